@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * ndp.h - everything of libndp, the library for NDP DIMMs.
+ *
+ * Conventions: functions that can fail return 0 (or a count) or -errno.  Those
+ * that take a struct ndp_error * put a sentence there that says what was
+ * wanted, what was found and what to do; NULL is allowed.  No function prints,
+ * exits, or keeps global state.
+ */
+#ifndef NDP_NDP_H
+#define NDP_NDP_H
+
+#include <ndp/device.h>
+#include <ndp/error.h>
+#include <ndp/pack.h>
+#include <ndp/placement.h>
+
+#endif
