@@ -61,12 +61,10 @@ FRAGMENTS := $(sort $(wildcard libndp/*.mk libndp/*/*.mk qemu-device/*.mk qemu-d
 
 .PHONY: help
 help:	## list the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z][a-z -]*:.*## / { sub(/ .*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "Slow products (QEMU, guest kernels) are kept in $(CACHE)"
 
-CFLAGS_qemu-device/chip/chip_avx2.c   += -mavx2 -mfma
-CFLAGS_qemu-device/chip/chip_avx512.c += -mavx512f -mavx512bw -mavx512vl -mavx512bf16
 
 include $(FRAGMENTS)
 
@@ -81,7 +79,8 @@ UNIT_TESTS := $(sort $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c)
 $(BUILD)/obj/%.o: %.c Makefile
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(NDP_CPPFLAGS) $(NDP_CFLAGS) $(CFLAGS_$(dir $<)) $(CFLAGS_$<) $(CFLAGS) -c -o $@ $<
+	$(Q)$(CC) $(NDP_CPPFLAGS) $(NDP_CFLAGS) $(CFLAGS_$(dir $<)) $(CFLAGS_$<) \
+		$(PROGRAM_CFLAGS_$<) $(CFLAGS) -c -o $@ $<
 
 # program NAME, output, default folder of its source, what of libndp it links, extra libraries
 define program
@@ -90,8 +89,8 @@ $(2): $(call obj,$(call srcs,$(3),$(1))) $(4)
 	$$(Q)mkdir -p $$(@D)
 	$$(Q)$$(CC) $$(CFLAGS) $$(LDFLAGS) -o $$@ $$(filter %.o %.a %.so.0,$$^) \
 		$($(1)_LIBS) $(LIB_LIBS) $(5)
-$(call obj,$(call srcs,$(3),$(1))): NDP_CFLAGS += $($(1)_CFLAGS)
 ALL_OBJS += $(call obj,$(call srcs,$(3),$(1)))
+$(foreach s,$(call srcs,$(3),$(1)),$(eval PROGRAM_CFLAGS_$(s) := $($(1)_CFLAGS)))
 endef
 
 LIB_A  := $(BUILD)/libndp.a
@@ -116,11 +115,127 @@ $(foreach t,$(TOOLS),$(eval $(call program,$(t),$(BUILD)/$(t),tools/$(t),$(LIB_S
 $(foreach t,$(TOOLS),$(eval $(call program,$(t),$(BUILD)/install/$(t),tools/$(t),$(LIB_SO),-lm -pthread)))
 $(foreach t,$(UNIT_TESTS),$(eval $(call program,$(t),$(BUILD)/unit/$(t),tests/unit,$(LIB_A),-lcmocka -lm -pthread)))
 $(foreach t,$(BENCHES),$(eval $(call program,$(t),$(BUILD)/bench/$(t),tests/bench,$(LIB_A),-lm -pthread)))
+$(foreach t,$(GUEST_TESTS),$(eval $(call program,$(t),$(BUILD)/kselftest/$(t),tests/kselftest,$(LIB_A),-lm -pthread)))
 
-.PHONY: all
+# The kernel's own test harness is not in any -dev package; guest-kernel.sh knows where it is.
+KSELFTEST_INC := $(CACHE)/kernel/source/tools/testing/selftests
+CFLAGS_tests/kselftest/ += -I$(KSELFTEST_INC)
+$(KSELFTEST_INC)/kselftest_harness.h:
+	$(Q)tests/vm/guest-kernel.sh source >/dev/null
+$(foreach t,$(GUEST_TESTS),$(call obj,$(call srcs,tests/kselftest,$(t)))): \
+	| $(KSELFTEST_INC)/kselftest_harness.h
+
 HOST_PARTS := $(LIB_SO) $(LIB_A) $(addprefix $(BUILD)/,$(TOOLS)) \
 	$(addprefix $(BUILD)/unit/,$(UNIT_TESTS)) $(addprefix $(BUILD)/bench/,$(BENCHES))
+GUEST_PARTS := $(addprefix $(BUILD)/kselftest/,$(GUEST_TESTS))
+
+.PHONY: setup all
+setup:	## install what is missing by apt-get
+	$(Q)tools/build/setup.sh
 all: $(HOST_PARTS)	## build the host parts: library, tools, unit tests, benches
+
+# ---- the driver, for every guest kernel -------------------------------------------------------
+
+KMOD_SRCS := Kbuild kmod/Kbuild $(wildcard kmod/*.[ch] kmod/uapi/*.h)
+
+# Builds in a copy, so that the trees of several kernels live side by side.
+# $(call kmod_build,kernel,folder,more for make)
+define kmod_build
+	$(call say,KMOD,$(2)/moendp.ko)
+	$(Q)mkdir -p $(2) && rsync -a Kbuild kmod $(2)/
+	$(Q)k=$$(tests/vm/$(if $(filter debug,$(1)),debug-kernel.sh,guest-kernel.sh $(1))) && \
+		$(MAKE) --no-print-directory -s -C $$k/build M=$(abspath $(2)) \
+			CONFIG_DEBUG_INFO_BTF_MODULES= $(3) modules
+	$(Q)cp $(2)/kmod/moendp.ko $(2)/moendp.ko
+endef
+
+$(BUILD)/kmod-%/moendp.ko: $(KMOD_SRCS)
+	$(call kmod_build,$*,$(@D))
+
+.PHONY: modules modules-style
+modules: $(KERNELS:%=$(BUILD)/kmod-%/moendp.ko)	## build moendp.ko for the guest kernels
+modules-style:
+	$(call kmod_build,$(KERNEL),$(BUILD)/style-$(KERNEL),W=1 KCFLAGS=-Werror \
+		$(if $(SPARSE),C=2 CF="-D__CHECK_ENDIAN__"))
+
+# ---- the emulator ----------------------------------------------------------------------------
+
+QEMU := $(BUILD)/qemu/qemu-system-x86_64
+QEMU_SRCS := $(shell find qemu-device kmod/ndp_regs.h -type f)
+$(QEMU): $(QEMU_SRCS)
+	$(Q)qemu-device/build.sh
+	$(Q)touch $@
+
+.PHONY: qemu
+qemu: $(QEMU)	## build QEMU with the NDP DIMM (minutes once, then seconds)
+
+# ---- guests and tests -------------------------------------------------------------------------
+
+MODEL := tests/models/tiny-moe
+GUEST_MODEL := $(foreach f,config.json model.safetensors reference.json,\
+	--file $(MODEL)/$(f):root/tiny-moe/$(f))
+RUN_VM := tests/vm/run-vm.sh
+GUEST_RUN := $(GUEST_MODEL) --file $(BUILD)/ndp-run
+
+.PHONY: demo demo-run
+demo:	## boot a guest with four NDP DIMMs and generate text with every expert on them
+	$(Q)tests/vm/demo.sh $(MAKE)
+demo-parts: $(BUILD)/ndp-run $(BUILD)/kmod-6.1/moendp.ko $(QEMU)
+demo-run: demo-parts
+	$(Q)$(RUN_VM) --name demo --kernel 6.1 --dimms 4 --script tests/vm/guest-demo.sh $(GUEST_RUN)
+
+# A suite runs its tests and keeps the results; a check runs a suite and judges it.
+SUITES := unit qtest style vm
+SUITE := tests/suite.sh
+RESULTS := $(BUILD)/results
+.PHONY: check check-run $(SUITES:%=suite-%) $(SUITES:%=check-%) qtest check-debug bench
+
+check:	## everything that must hold: unit tests, device, style, guests (installs what is missing)
+	$(Q)$(MAKE) --no-print-directory setup
+	$(Q)$(MAKE) --no-print-directory check-run
+check-run: all modules $(QEMU) $(GUEST_PARTS)
+	$(Q)rm -rf $(RESULTS)
+	$(Q)for s in $(SUITES); do $(MAKE) --no-print-directory suite-$$s || \
+		{ mkdir -p $(RESULTS); echo "not ok - suite $$s did not run" >$(RESULTS)/$$s.tap; }; done
+	$(Q)tests/tally.sh $(RESULTS)/*.tap
+
+# $(call judged_check,suite): the recipe of a check of one suite
+define judged_check
+	$(Q)rm -f $(RESULTS)/$(1)*.tap
+	$(Q)$(MAKE) --no-print-directory suite-$(1)
+	$(Q)tests/tally.sh $(RESULTS)/$(1)*.tap
+endef
+check-unit:	## unit tests and ndp-run on the host
+	$(call judged_check,unit)
+qtest check-qtest:	## the QEMU device without a guest
+	$(call judged_check,qtest)
+check-style:	## checkpatch, sparse, W=1, shellcheck, licences
+	$(call judged_check,style)
+check-vm:	## boot the guests: the model on every placement, kselftests
+	$(call judged_check,vm)
+check-debug: suite-vm-debug	## the guest tests under KASAN and lockdep (builds a kernel: 25 minutes once)
+	$(Q)tests/tally.sh $(RESULTS)/vm-debug.tap
+
+suite-unit: all
+	$(Q)for t in $(UNIT_TESTS); do \
+		CMOCKA_MESSAGE_OUTPUT=TAP $(SUITE) unit-$$t $(BUILD)/unit/$$t; done
+	$(Q)for t in $(HOST_CHECKS); do $(SUITE) unit-$$(basename $$t .sh) $$t; done
+suite-qtest: $(QEMU)
+	$(Q)$(SUITE) qtest qemu-device/build.sh test
+suite-style: $(QEMU)
+	$(Q)$(SUITE) style tests/style.sh
+suite-vm: $(KERNELS:%=suite-vm-%)
+
+# One boot of one kernel runs all guest tests.
+define vm_suite
+.PHONY: suite-vm-$(1)
+suite-vm-$(1): $(BUILD)/kmod-$(1)/moendp.ko $(BUILD)/ndp-run $(GUEST_PARTS) $(QEMU)
+	$$(Q)$(SUITE) vm-$(1) $(RUN_VM) --name check-$(1) --kernel $(1) $(2) \
+		--script tests/vm/guest-check.sh $(GUEST_RUN) \
+		$(foreach t,$(GUEST_PARTS),--file $(t):root/kselftest/$(notdir $(t)))
+endef
+$(foreach k,$(KERNELS),$(eval $(call vm_suite,$(k),--timeout 900)))
+$(eval $(call vm_suite,debug,--timeout 3600 --env NDP_DEBUG_KERNEL=1))
 
 .PHONY: clean distclean
 clean:	## remove build/ (the cache stays)
