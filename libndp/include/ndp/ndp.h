@@ -14,5 +14,6 @@
 #include <ndp/error.h>
 #include <ndp/pack.h>
 #include <ndp/placement.h>
+#include <ndp/tensors.h>
 
 #endif
