@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * ndp_chip_avx2.c - the path for CPUs with AVX2 and FMA.
+ *
+ * A pair row holds, for 32 neurons, the BF16 weights of k and k + 1.  Eight
+ * neurons are one load; a shift gives their weights of k as FP32, a mask those
+ * of k + 1, both exact.  Inputs are FP32, [k][token], and broadcast from
+ * memory.  A tile of up to six tokens and 16 neurons keeps its sums in twelve
+ * registers: enough chains to hide the latency of FMA.
+ */
+#ifdef __x86_64__
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#include <immintrin.h>
+
+#include "ndp_chip_impl.h"
+
+enum { LANES = 8 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+static void pack(void *dst, unsigned tokens, unsigned t, const uint16_t *src,
+                 unsigned n, unsigned padded)
+{
+    float *x = dst;
+    unsigned k = 0;
+
+    if (tokens == 1) {
+        for (; k + LANES <= n; k += LANES) {
+            __m256i v = _mm256_cvtepu16_epi32(
+                _mm_loadu_si128((const __m128i *)(src + k)));
+
+            _mm256_storeu_si256((__m256i *)(x + k), _mm256_slli_epi32(v, 16));
+        }
+    }
+    for (; k < n; k++) {
+        x[k * tokens + t] = ndp_chip_bf16_to_f32(src[k]);
+    }
+    for (; k < padded; k++) {
+        x[k * tokens + t] = 0.0f;
+    }
+}
+
+/*
+ * sum[t][v] += weights of @v's eight neurons times x[k][t], over @pairs pairs.
+ * @tokens and @vecs are constants where this is used, so that sum stays in
+ * registers.
+ */
+INLINE void chain(__m256 sum[6][4], const uint8_t *w, unsigned pairs,
+                  const float *x, const unsigned tokens, const unsigned vecs)
+{
+    const __m256i odd_mask = _mm256_set1_epi32(0xffff0000);
+
+    for (unsigned p = 0; p < pairs; p++) {
+#pragma GCC unroll 4
+        for (unsigned v = 0; v < vecs; v++) {
+            __m256i both = _mm256_load_si256((const __m256i *)w + v);
+            __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+            __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(both, odd_mask));
+
+#pragma GCC unroll 6
+            for (unsigned t = 0; t < tokens; t++) {
+                sum[t][v] = _mm256_fmadd_ps(even, _mm256_broadcast_ss(x + t),
+                                            sum[t][v]);
+            }
+#pragma GCC unroll 6
+            for (unsigned t = 0; t < tokens; t++) {
+                sum[t][v] = _mm256_fmadd_ps(
+                    odd, _mm256_broadcast_ss(x + tokens + t), sum[t][v]);
+            }
+        }
+        w += NDP_PAIR_BYTES;
+        x += 2 * tokens;
+    }
+}
+
+INLINE void begin(__m256 sum[6][4], const float *out, size_t ld,
+                  enum ndp_chip_store how, const unsigned tokens,
+                  const unsigned vecs)
+{
+#pragma GCC unroll 6
+    for (unsigned t = 0; t < tokens; t++) {
+#pragma GCC unroll 4
+        for (unsigned v = 0; v < vecs; v++) {
+            sum[t][v] = how == NDP_STORE_CONTINUE ?
+                _mm256_loadu_ps(out + t * ld + v * LANES) : _mm256_setzero_ps();
+        }
+    }
+}
+
+INLINE void end(__m256 sum[6][4], float *out, size_t ld,
+                enum ndp_chip_store how, const unsigned tokens,
+                const unsigned vecs)
+{
+#pragma GCC unroll 6
+    for (unsigned t = 0; t < tokens; t++) {
+#pragma GCC unroll 4
+        for (unsigned v = 0; v < vecs; v++) {
+            float *o = out + t * ld + v * LANES;
+
+            _mm256_storeu_ps(o, how == NDP_STORE_ADD ?
+                             _mm256_add_ps(_mm256_loadu_ps(o), sum[t][v]) :
+                             sum[t][v]);
+        }
+    }
+}
+
+INLINE void panel_tile(const uint8_t *w, unsigned pairs, const float *x,
+                       float *out, size_t ld, enum ndp_chip_store how,
+                       const unsigned tokens, const unsigned vecs)
+{
+    for (unsigned p = 0; p < pairs; p += NDP_CHUNK / 2) {
+        unsigned n = pairs - p < NDP_CHUNK / 2 ? pairs - p : NDP_CHUNK / 2;
+
+        for (unsigned v = 0; v < 4; v += vecs) {
+            __m256 sum[6][4];
+
+            begin(sum, NULL, 0, NDP_STORE_SET, tokens, vecs);
+            chain(sum, w + v * 32, n, x, tokens, vecs);
+            end(sum, out + v * LANES, ld, how, tokens, vecs);
+        }
+        w += (size_t)n * NDP_PAIR_BYTES;
+        x += 2 * n * tokens;
+        how = NDP_STORE_ADD;
+    }
+}
+
+INLINE void down_tile(const uint8_t *w, size_t block_bytes, unsigned blocks,
+                      const float *h, float *out, size_t ld,
+                      enum ndp_chip_store how, const unsigned tokens,
+                      const unsigned vecs)
+{
+    for (unsigned v = 0; v < 4; v += vecs) {
+        __m256 sum[6][4];
+
+        begin(sum, out + v * LANES, ld, how, tokens, vecs);
+        for (unsigned b = 0; b < blocks; b++) {
+            chain(sum, w + v * 32 + b * block_bytes, NDP_PANEL / 2,
+                  h + b * NDP_PANEL * tokens, tokens, vecs);
+        }
+        end(sum, out + v * LANES, ld, how, tokens, vecs);
+    }
+}
+
+static void panel(const uint8_t *w, unsigned pairs, const void *x,
+                  unsigned tokens, float *out, size_t ld,
+                  enum ndp_chip_store how)
+{
+    switch (tokens) {
+    case 1:
+        panel_tile(w, pairs, x, out, ld, how, 1, 4);
+        break;
+    case 2:
+        panel_tile(w, pairs, x, out, ld, how, 2, 4);
+        break;
+    case 3:
+        panel_tile(w, pairs, x, out, ld, how, 3, 4);
+        break;
+    case 4:
+        panel_tile(w, pairs, x, out, ld, how, 4, 2);
+        break;
+    case 5:
+        panel_tile(w, pairs, x, out, ld, how, 5, 2);
+        break;
+    case 6:
+        panel_tile(w, pairs, x, out, ld, how, 6, 2);
+        break;
+    }
+}
+
+static void down(const uint8_t *w, size_t block_bytes, unsigned blocks,
+                 unsigned outs, const void *h, unsigned tokens, float *out,
+                 size_t ld, enum ndp_chip_store how)
+{
+    for (; outs; outs--, w += NDP_TILE_BYTES, out += NDP_PANEL) {
+        switch (tokens) {
+        case 1:
+            down_tile(w, block_bytes, blocks, h, out, ld, how, 1, 4);
+            break;
+        case 2:
+            down_tile(w, block_bytes, blocks, h, out, ld, how, 2, 4);
+            break;
+        case 3:
+            down_tile(w, block_bytes, blocks, h, out, ld, how, 3, 4);
+            break;
+        case 4:
+            down_tile(w, block_bytes, blocks, h, out, ld, how, 4, 2);
+            break;
+        case 5:
+            down_tile(w, block_bytes, blocks, h, out, ld, how, 5, 2);
+            break;
+        case 6:
+            down_tile(w, block_bytes, blocks, h, out, ld, how, 6, 2);
+            break;
+        }
+    }
+}
+
+/*
+ * exp(x) for x <= 0, NaN for NaN: x = n ln 2 + r with ln 2 in two parts (Cody
+ * and Waite), the first short enough for n times it to be exact, then Taylor's
+ * polynomial of degree 7 on |r| <= 0.35, which it misses by less than 8e-9.
+ * Within 2 ulp where the result is normal.  2^n is applied in two steps, so
+ * that denormal results come out.
+ */
+INLINE __m256 exp_nonpositive(__m256 x)
+{
+    static const float inverse_factorial[] = {
+        1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2, 1.0f, 1.0f,
+    };
+    const __m256 ln2_high = _mm256_set1_ps(355.0f / 512);
+    const __m256 ln2_low = _mm256_set1_ps(0.69314718055994531 - 355.0 / 512);
+    const __m256i bias = _mm256_set1_epi32(127);
+    __m256 n, r, p;
+    __m256i i, half;
+
+    x = _mm256_max_ps(_mm256_set1_ps(-110.0f), x); /* keeps a NaN in x */
+    n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)),
+                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    r = _mm256_fnmadd_ps(n, ln2_high, x);
+    r = _mm256_fnmadd_ps(n, ln2_low, r);
+    p = _mm256_set1_ps(1.0f / 5040);
+#pragma GCC unroll 7
+    for (unsigned k = 0; k < 7; k++) {
+        p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(inverse_factorial[k]));
+    }
+    i = _mm256_cvtps_epi32(n);
+    half = _mm256_srai_epi32(i, 1);
+    i = _mm256_sub_epi32(i, half);
+    half = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    i = _mm256_slli_epi32(_mm256_add_epi32(i, bias), 23);
+    p = _mm256_mul_ps(p, _mm256_castsi256_ps(half));
+    return _mm256_mul_ps(p, _mm256_castsi256_ps(i));
+}
+
+/* 1 / (1 + exp(-z)) */
+INLINE __m256 sigmoid(__m256 z)
+{
+    const __m256 one = _mm256_set1_ps(1.0f);
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    __m256 s = exp_nonpositive(_mm256_or_ps(z, sign));
+
+    return _mm256_div_ps(_mm256_blendv_ps(one, s, z), _mm256_add_ps(one, s));
+}
+
+/* FP32 to BF16, to nearest even, in the low halves; a NaN becomes quiet */
+INLINE __m256i bf16_rne(__m256 f)
+{
+    __m256i u = _mm256_castps_si256(f);
+    __m256i lsb = _mm256_and_si256(_mm256_srli_epi32(u, 16),
+                                   _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_srli_epi32(
+        _mm256_add_epi32(u, _mm256_add_epi32(lsb, _mm256_set1_epi32(0x7fff))),
+        16);
+    __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16),
+                                    _mm256_set1_epi32(0x40));
+
+    return _mm256_blendv_epi8(rounded, quiet,
+                              _mm256_castps_si256(
+                                  _mm256_cmp_ps(f, f, _CMP_UNORD_Q)));
+}
+
+INLINE __m256i act8(const float *g, const float *u, enum ndp_chip_act act,
+                    __m256 alpha, __m256 limit)
+{
+    __m256 gate = _mm256_loadu_ps(g), up = _mm256_loadu_ps(u), z = gate;
+
+    if (act == NDP_CHIP_SWIGLU_CLAMP) {
+        /* min and max give their second operand when one is a NaN */
+        gate = _mm256_min_ps(limit, gate);
+        up = _mm256_min_ps(limit, up);
+        up = _mm256_max_ps(_mm256_xor_ps(limit, _mm256_set1_ps(-0.0f)), up);
+        up = _mm256_add_ps(up, _mm256_set1_ps(1.0f));
+        z = _mm256_mul_ps(alpha, gate);
+    }
+    return bf16_rne(_mm256_mul_ps(_mm256_mul_ps(gate, sigmoid(z)), up));
+}
+
+void ndp_chip_avx2_act(uint16_t *h, const float *g, const float *u, size_t n,
+                       enum ndp_chip_act act, float alpha, float limit)
+{
+    __m256 a = _mm256_set1_ps(alpha), l = _mm256_set1_ps(limit);
+
+    for (size_t i = 0; i < n; i += 2 * LANES) {
+        __m256i low = act8(g + i, u + i, act, a, l);
+        __m256i high = act8(g + i + LANES, u + i + LANES, act, a, l);
+        __m256i both = _mm256_packus_epi32(low, high);
+
+        _mm256_storeu_si256((__m256i *)(h + i),
+                            _mm256_permute4x64_epi64(both, 0xd8));
+    }
+}
+
+const struct ndp_chip_kernels ndp_chip_avx2 = {
+    .isa = NDP_CHIP_ISA_AVX2,
+    .tile_tokens = 6,
+    .elem_bytes = sizeof(float),
+    .pack = pack,
+    .panel = panel,
+    .down = down,
+    .act = ndp_chip_avx2_act,
+};
+
+#pragma GCC pop_options
+#endif /* __x86_64__ */

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * ndp_chip_avx512.c - the path for CPUs with AVX512-BF16.
+ *
+ * A pair row is two registers, and VDPBF16PS multiplies it with a broadcast
+ * pair (x[k], x[k + 1]) as it lies in memory: no conversion anywhere.  Inputs
+ * are packed as [k / 2][token] of such pairs.  A tile of up to twelve tokens
+ * keeps its sums in 24 registers.
+ *
+ * VDPBF16PS rounds to nearest even after each product is added, the odd
+ * element's first, takes denormal inputs for zero and gives zero for a denormal
+ * result, whatever MXCSR says (Intel SDM, volume 2, VDPBF16PS).
+ *
+ * Unit tests compile this file over plain C models of its intrinsics, so that it
+ * is tested on every machine.
+ */
+#ifdef __x86_64__
+#ifdef NDP_CHIP_AVX512_EMULATION
+#include NDP_CHIP_AVX512_EMULATION
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")
+#include <immintrin.h>
+#endif
+
+#include "ndp_chip_impl.h"
+
+enum { LANES = 16, MAX_TILE = 12 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Element k of token t is half k & 1 of pair [k / 2][t]. */
+static void pack(void *dst, unsigned tokens, unsigned t, const uint16_t *src,
+                 unsigned n, unsigned padded)
+{
+    uint32_t *x = dst;
+
+    for (unsigned k = 0; k < padded; k += 2) {
+        uint32_t low = k < n ? src[k] : 0, high = k + 1 < n ? src[k + 1] : 0;
+
+        x[k / 2 * tokens + t] = high << 16 | low;
+    }
+}
+
+/* sum[t][v] += pair rows times pairs of x; @tokens is a constant in use. */
+INLINE void chain(__m512 sum[MAX_TILE][2], const uint8_t *w, unsigned pairs,
+                  const uint32_t *x, const unsigned tokens)
+{
+    for (unsigned p = 0; p < pairs; p++) {
+        __m512i first = _mm512_load_si512(w);
+        __m512i second = _mm512_load_si512(w + 64);
+
+#pragma GCC unroll 12
+        for (unsigned t = 0; t < tokens; t++) {
+            __m512bh pair = (__m512bh)_mm512_set1_epi32(x[t]);
+
+            sum[t][0] = _mm512_dpbf16_ps(sum[t][0], (__m512bh)first, pair);
+            sum[t][1] = _mm512_dpbf16_ps(sum[t][1], (__m512bh)second, pair);
+        }
+        w += NDP_PAIR_BYTES;
+        x += tokens;
+    }
+}
+
+INLINE void begin(__m512 sum[MAX_TILE][2], const float *out, size_t ld,
+                  enum ndp_chip_store how, const unsigned tokens)
+{
+#pragma GCC unroll 12
+    for (unsigned t = 0; t < tokens; t++) {
+        if (how == NDP_STORE_CONTINUE) {
+            sum[t][0] = _mm512_loadu_ps(out + t * ld);
+            sum[t][1] = _mm512_loadu_ps(out + t * ld + LANES);
+        } else {
+            sum[t][0] = sum[t][1] = _mm512_setzero_ps();
+        }
+    }
+}
+
+INLINE void end(__m512 sum[MAX_TILE][2], float *out, size_t ld,
+                enum ndp_chip_store how, const unsigned tokens)
+{
+#pragma GCC unroll 12
+    for (unsigned t = 0; t < tokens; t++) {
+#pragma GCC unroll 2
+        for (unsigned v = 0; v < 2; v++) {
+            float *o = out + t * ld + v * LANES;
+
+            _mm512_storeu_ps(o, how == NDP_STORE_ADD ?
+                             _mm512_add_ps(_mm512_loadu_ps(o), sum[t][v]) :
+                             sum[t][v]);
+        }
+    }
+}
+
+INLINE void panel_tile(const uint8_t *w, unsigned pairs, const uint32_t *x,
+                       float *out, size_t ld, enum ndp_chip_store how,
+                       const unsigned tokens)
+{
+    for (unsigned p = 0; p < pairs; p += NDP_CHUNK / 2) {
+        unsigned n = pairs - p < NDP_CHUNK / 2 ? pairs - p : NDP_CHUNK / 2;
+        __m512 sum[MAX_TILE][2];
+
+        begin(sum, NULL, 0, NDP_STORE_SET, tokens);
+        chain(sum, w + (size_t)p * NDP_PAIR_BYTES, n, x + (size_t)p * tokens,
+              tokens);
+        end(sum, out, ld, how, tokens);
+        how = NDP_STORE_ADD;
+    }
+}
+
+INLINE void down_tile(const uint8_t *w, size_t block_bytes, unsigned blocks,
+                      const uint32_t *h, float *out, size_t ld,
+                      enum ndp_chip_store how, const unsigned tokens)
+{
+    __m512 sum[MAX_TILE][2];
+
+    begin(sum, out, ld, how, tokens);
+    for (unsigned b = 0; b < blocks; b++) {
+        chain(sum, w + b * block_bytes, NDP_PANEL / 2,
+              h + b * (NDP_PANEL / 2) * tokens, tokens);
+    }
+    end(sum, out, ld, how, tokens);
+}
+
+/* One instance for each size of a tile. */
+#define FOR_TILE(tokens, call)                          \
+    switch (tokens) {                                   \
+    case 1: call(1); break;                             \
+    case 2: call(2); break;                             \
+    case 3: call(3); break;                             \
+    case 4: call(4); break;                             \
+    case 5: call(5); break;                             \
+    case 6: call(6); break;                             \
+    case 7: call(7); break;                             \
+    case 8: call(8); break;                             \
+    case 9: call(9); break;                             \
+    case 10: call(10); break;                           \
+    case 11: call(11); break;                           \
+    case 12: call(12); break;                           \
+    }
+
+static void panel(const uint8_t *w, unsigned pairs, const void *x,
+                  unsigned tokens, float *out, size_t ld,
+                  enum ndp_chip_store how)
+{
+#define PANEL(n) panel_tile(w, pairs, x, out, ld, how, n)
+    FOR_TILE(tokens, PANEL)
+#undef PANEL
+}
+
+static void down(const uint8_t *w, size_t block_bytes, unsigned blocks,
+                 unsigned outs, const void *h, unsigned tokens, float *out,
+                 size_t ld, enum ndp_chip_store how)
+{
+    for (; outs; outs--, w += NDP_TILE_BYTES, out += NDP_PANEL) {
+#define DOWN(n) down_tile(w, block_bytes, blocks, h, out, ld, how, n)
+        FOR_TILE(tokens, DOWN)
+#undef DOWN
+    }
+}
+
+const struct ndp_chip_kernels ndp_chip_avx512 = {
+    .isa = NDP_CHIP_ISA_AVX512_BF16,
+    .tile_tokens = MAX_TILE,
+    .elem_bytes = sizeof(uint16_t),
+    .pack = pack,
+    .panel = panel,
+    .down = down,
+    .act = ndp_chip_avx2_act,
+};
+
+#ifndef NDP_CHIP_AVX512_EMULATION
+#pragma GCC pop_options
+#endif
+#endif /* __x86_64__ */

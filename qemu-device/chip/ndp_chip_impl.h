@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * ndp_chip_impl.h - what the files of the chip share, and nobody else sees.
+ *
+ * The order of every floating point sum is decided here, once, so that a
+ * result depends on nothing but the operation and the ISA path:
+ *
+ * - A dot product over k is cut into chunks of NDP_CHUNK elements, counted from
+ *   k = 0.  A chunk is one chain of multiply-adds from zero, k ascending; chunks
+ *   are added in ascending order.
+ * - y adds groups of NDP_GROUP blocks, counted from the first block of the
+ *   range, in ascending order.  A group is one chain from zero over its
+ *   neurons, ascending.
+ *
+ * Neither the number of tokens, nor how they are cut into tiles, nor where the
+ * blocks lie in an extent enters.
+ */
+#ifndef NDP_CHIP_IMPL_H
+#define NDP_CHIP_IMPL_H
+
+#include "ndp_chip.h"
+
+enum {
+    NDP_PANEL = NDP_CHIP_BLOCK_NEURONS, /* rows of a panel, outputs of a tile */
+    NDP_PAIR_BYTES = 128,   /* 32 rows of two BF16: one step of k by two */
+    NDP_TILE_BYTES = 2048,  /* a tile of down: 32 neurons by 32 outputs */
+    NDP_CHUNK = 256,
+    NDP_GROUP = 8,
+    NDP_BATCH = 96,         /* tokens that share one pass over the weights */
+};
+
+/* What a kernel does with its result. */
+enum ndp_chip_store {
+    NDP_STORE_SET,      /* out = sum, the chain starts from zero */
+    NDP_STORE_ADD,      /* out = out + sum, the chain starts from zero */
+    NDP_STORE_CONTINUE, /* out = sum, the chain starts from out */
+};
+
+/*
+ * What an ISA path consists of.  Inputs (x and h) are packed for it as
+ * [k][tokens of the tile], elements of @elem_bytes for each k.
+ */
+struct ndp_chip_kernels {
+    enum ndp_chip_isa isa;
+    unsigned tile_tokens; /* most tokens of a tile */
+    unsigned elem_bytes;  /* 4: FP32; 2: BF16, two successive k together */
+
+    /*
+     * Writes token @t's column of a packed tile of @tokens: @n elements of
+     * @src, then zeroes up to @padded, which is even.
+     */
+    void (*pack)(void *dst, unsigned tokens, unsigned t, const uint16_t *src,
+                 unsigned n, unsigned padded);
+
+    /*
+     * 32 rows times a tile of tokens: @pairs pair rows at @w, cut into chunks.
+     * out[t * ld + m], SET or ADD.
+     */
+    void (*panel)(const uint8_t *w, unsigned pairs, const void *x,
+                  unsigned tokens, float *out, size_t ld,
+                  enum ndp_chip_store store);
+
+    /*
+     * A chain over @blocks tiles of down, @block_bytes apart, for each of
+     * @outs successive tiles of 32 outputs: out[t * ld + 32 * tile + j].  @h
+     * has 32 * @blocks elements a token.
+     */
+    void (*down)(const uint8_t *w, size_t block_bytes, unsigned blocks,
+                 unsigned outs, const void *h, unsigned tokens, float *out,
+                 size_t ld, enum ndp_chip_store store);
+
+    /* h[i] = bf16(act(g[i], u[i])), @n a multiple of 16 */
+    void (*act)(uint16_t *h, const float *g, const float *u, size_t n,
+                enum ndp_chip_act act, float alpha, float limit);
+};
+
+extern const struct ndp_chip_kernels ndp_chip_scalar;
+#ifdef __x86_64__
+extern const struct ndp_chip_kernels ndp_chip_avx2;
+extern const struct ndp_chip_kernels ndp_chip_avx512;
+
+void ndp_chip_avx2_act(uint16_t *h, const float *g, const float *u, size_t n,
+                       enum ndp_chip_act act, float alpha, float limit);
+#endif
+
+struct ndp_chip_buf {
+    void *p;
+    size_t bytes;
+};
+
+struct ndp_chip_engine {
+    const struct ndp_chip_kernels *k;
+    struct ndp_chip_buf x;     /* packed inputs of a batch */
+    struct ndp_chip_buf y;     /* FP32 [batch][Hop] */
+    struct ndp_chip_buf group; /* FP32 [tile][Hop]: sum of a group so far */
+    struct ndp_chip_buf h;     /* packed, NDP_CHUNK a token */
+    float acc[2][NDP_BATCH * NDP_PANEL] __attribute__((aligned(64)));
+    uint16_t act[NDP_BATCH * NDP_PANEL] __attribute__((aligned(64)));
+    uint32_t rows[NDP_CHIP_MAX_TOKENS];
+};
+
+/* For tests: an engine over kernels that dispatch would not choose. */
+struct ndp_chip_engine *
+ndp_chip_engine_new_with(const struct ndp_chip_kernels *k);
+
+/* The operations; their op was checked. */
+enum ndp_chip_status ndp_chip_fill(const struct ndp_chip_op *op,
+                                   const struct ndp_chip_mem *mem,
+                                   const int *abort);
+enum ndp_chip_status ndp_chip_copy(const struct ndp_chip_op *op,
+                                   const struct ndp_chip_mem *dst,
+                                   const struct ndp_chip_mem *src,
+                                   const int *abort);
+enum ndp_chip_status ndp_chip_act(struct ndp_chip_engine *e,
+                                  const struct ndp_chip_op *op,
+                                  const struct ndp_chip_mem *mem,
+                                  const int *abort);
+/* GEMV and FFN */
+enum ndp_chip_status ndp_chip_multiply(struct ndp_chip_engine *e,
+                                       const struct ndp_chip_op *op,
+                                       const struct ndp_chip_mem *mem,
+                                       const int *abort);
+
+static inline bool ndp_chip_aborted(const int *abort)
+{
+    return abort && __atomic_load_n(abort, __ATOMIC_RELAXED);
+}
+
+static inline bool ndp_chip_in_range(uint64_t offset, uint64_t bytes,
+                                     uint64_t mem_bytes)
+{
+    return offset <= mem_bytes && bytes <= mem_bytes - offset;
+}
+
+static inline uint32_t ndp_chip_round64(uint32_t n)
+{
+    return (n + 63) & ~63u;
+}
+
+static inline uint16_t ndp_chip_bf16_rne(float f)
+{
+    union { float f; uint32_t u; } v = { .f = f };
+
+    if ((v.u & 0x7fffffff) > 0x7f800000) {
+        return v.u >> 16 | 0x40; /* a NaN stays one, and becomes quiet */
+    }
+    return (v.u + 0x7fff + (v.u >> 16 & 1)) >> 16;
+}
+
+static inline float ndp_chip_bf16_to_f32(uint16_t h)
+{
+    union { uint32_t u; float f; } v = { .u = (uint32_t)h << 16 };
+
+    return v.f;
+}
+
+#endif /* NDP_CHIP_IMPL_H */
