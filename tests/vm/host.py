@@ -217,6 +217,8 @@ def main():
     parser.add_argument("--dir", required=True, help="folder of the sockets and console.log")
     parser.add_argument("--timeout", type=float, required=True, metavar="SECONDS")
     parser.add_argument("--dimms", required=True, help="JSON: name -> {memory, device}")
+    parser.add_argument("--shell", action="store_true",
+                        help="the script's port is a terminal for a person; no time-out")
     parser.add_argument("qemu", nargs="+", help="QEMU's command line, after --")
     args = parser.parse_args()
 
@@ -233,11 +235,16 @@ def main():
         "-device", "isa-serial,chardev=host,index=2,irq=5",
         "-qmp", f"unix:{qmp_path},server=on,wait=off"]
 
-    qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    if args.shell:
+        qemu = subprocess.Popen(command)
+    else:
+        qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     status, timed_out = None, False
     try:
         host = Host(Qmp(qmp_path), dimms)
         threading.Thread(target=serve_requests, args=(host_path, host), daemon=True).start()
+        if args.shell:
+            return qemu.wait()
         status, timed_out = pump(qemu, args.timeout, sys.stdout)
     except (OSError, QmpError) as error:
         print(f"vm: QEMU did not come up: {error}", file=sys.stderr)

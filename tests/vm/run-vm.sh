@@ -6,6 +6,7 @@
 # prints comes out on stdout; the kernel's console is kept in build/vm/NAME/console.log.
 #
 #   run-vm.sh --script FILE [options] [-- MORE QEMU OPTIONS]
+#   run-vm.sh --shell [options]          a shell instead, with the driver, ndp-run and its model
 #
 #   --kernel 6.1|6.12|debug  which kernel (6.1)         --name NAME      names the run's folder (vm)
 #   --dimms N                NDP DIMMs, 0 to 32 (4)     --dimm-size S    of each, as QEMU writes it (256M)
@@ -27,11 +28,12 @@ build=${NDP_BUILD:-$top/build}
 die() { echo "run-vm: $*" >&2; exit 2; }
 
 kernel=6.1 name=vm script='' dimms=4 dimm_size=256M dimm_opt='' domains=1 smp=2 mem=2G timeout=300
-icount='' nvme='' dry='' append=() ramfs=()
+icount='' nvme='' dry='' shell='' append=() ramfs=()
 while [ $# -gt 0 ]; do
 	case $1 in
 	--icount) icount=1; shift; continue ;;
 	--dry-run) dry=1; shift; continue ;;
+	--shell) shell=1; shift; continue ;;
 	--) shift; break ;;
 	--*) [ $# -ge 2 ] || die "$1 needs a value" ;;
 	*) die "what is $1? (see the head of this script)" ;;
@@ -56,7 +58,13 @@ while [ $# -gt 0 ]; do
 	esac
 	shift 2
 done
-[ -n "$script" ] || die "--script FILE is needed"
+if [ -n "$shell" ]; then
+	script=$here/guest-shell.sh
+	[ ! -x "$build/ndp-run" ] || ramfs+=(-f "$build/ndp-run")
+	[ ! -d "$top/tests/models/tiny-moe" ] || ramfs+=(-f "$top/tests/models/tiny-moe")
+	ramfs+=(-e "NDP_TERM=${TERM:-vt100}")
+fi
+[ -n "$script" ] || die "--script FILE or --shell is needed"
 if ! [[ $dimms =~ ^[0-9]+$ ]] || [ "$dimms" -gt 32 ]; then die "--dimms: 0 to 32, not $dimms"; fi
 
 qemu=${NDP_QEMU:-$build/qemu/qemu-system-x86_64}
@@ -118,5 +126,5 @@ if [ -n "$dry" ]; then
 	echo
 	exit
 fi
-exec python3 "$here/host.py" --dir "$run" --timeout "$timeout" --dimms "$run/dimms.json" -- \
+exec python3 "$here/host.py" --dir "$run" --timeout "$timeout" --dimms "$run/dimms.json" ${shell:+--shell} -- \
 	"$qemu" "${machine[@]}" "$@"

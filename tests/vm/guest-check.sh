@@ -1,0 +1,60 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# What `make check-vm` runs in each guest, as TAP: the model on every placement, still and while its
+# experts move, and the driver's own tests (every program in /root/kselftest). The driver is
+# loaded and unloaded around each of the two: it must leave nothing behind.
+count=0
+status=0
+
+# result NAME STATUS LOG: one line of TAP, with the log when it failed
+result() {
+	count=$((count + 1))
+	if [ "$2" -eq 0 ]; then
+		echo "ok $count - $1"
+	else
+		tail -n 60 "$3" | sed 's/^/# /'
+		echo "not ok $count - $1 (status $2)"
+		status=1
+	fi
+}
+
+t() {
+	name=$1
+	shift
+	"$@" >/tmp/log 2>&1 </dev/null
+	result "$name" $? /tmp/log
+}
+
+# The time-outs are for a guest that hangs; an emulated and instrumented CPU is slow.
+limit=${NDP_TIMEOUT:-240}
+
+model() {
+	name=$1
+	shift
+	t "ndp-run $name" timeout "$limit" ndp-run --model /root/tiny-moe \
+		--check /root/tiny-moe/reference.json "$@"
+}
+
+t "insmod moendp.ko" insmod /root/moendp.ko
+model "local" --device /dev/ndp0 --placement local
+model "striped" --device /dev/ndp0 --placement striped
+model "spread:2" --device /dev/ndp0 --placement spread:2
+model "striped, experts moving" --device /dev/ndp0 --placement striped --migrate 10
+model "soft back end, striped" --device soft:dimms=4,size=256M --placement striped
+t "rmmod moendp" rmmod moendp
+
+t "insmod moendp.ko again" insmod /root/moendp.ko
+for test in /root/kselftest/*; do
+	[ -x "$test" ] || continue
+	echo "# $test"
+	(cd /root && timeout "$limit" "$test" 2>&1; echo $? >/tmp/status) </dev/null | tee /tmp/log
+	read -r ended </tmp/status
+	# A program that fails says so itself; one that dies cannot.
+	if [ "$ended" -ne 0 ]; then
+		grep -q '^ *not ok' /tmp/log || result "$test ran to its end" "$ended" /tmp/log
+		status=1
+	fi
+done
+t "rmmod moendp at the end" rmmod moendp
+exit $status
