@@ -14,6 +14,8 @@
 #   GUEST_TESTS  += ndp_abi                  -> build/kselftest/ndp_abi, run inside the guest, prints KTAP
 #   BENCHES      += bench_chip               -> build/bench/bench_chip, linked with libndp.a
 #   HOST_CHECKS  += tests/run/mutation.sh    executable, run from the top by `make check`, prints TAP
+#   BENCH_RUNS   += tests/bench/f3.sh        executable, run by `make bench`, prints `bar F.n` lines
+#   BENCH_PARTS  += build/bench/x.so         what `make bench` builds besides (rules in the fragment)
 #
 # Every program NAME of these lists may set
 #   NAME_SRCS    its sources (default: <dir>/NAME.c in tests/kselftest, tests/bench)
@@ -40,6 +42,8 @@ AR        ?= ar
 OPT       ?= -O2 -g
 PREFIX    ?= /usr/local
 LIBDIR    ?= $(PREFIX)/lib
+UDEVDIR   ?= /lib/udev
+VERSION   := 0.1.0
 NDP_CFLAGS   := -std=gnu11 $(OPT) -Wall -Wextra -Werror -fPIC -MMD -MP
 NDP_CPPFLAGS := -D_GNU_SOURCE -Ilibndp/include -Ikmod/uapi -Iqemu-device/chip
 KERNELS   := 6.1 6.12
@@ -56,6 +60,8 @@ TOOLS     :=
 GUEST_TESTS :=
 BENCHES   :=
 HOST_CHECKS :=
+BENCH_RUNS :=
+BENCH_PARTS :=
 FRAGMENTS := $(sort $(wildcard libndp/*.mk libndp/*/*.mk qemu-device/*.mk qemu-device/*/*.mk \
 	tools/*/*.mk daemon/*.mk tests/*/*.mk))
 
@@ -236,6 +242,26 @@ suite-vm-$(1): $(BUILD)/kmod-$(1)/moendp.ko $(BUILD)/ndp-run $(GUEST_PARTS) $(QE
 endef
 $(foreach k,$(KERNELS),$(eval $(call vm_suite,$(k),--timeout 900)))
 $(eval $(call vm_suite,debug,--timeout 3600 --env NDP_DEBUG_KERNEL=1))
+
+# F.1 is the demo's own time; the other bars are programs. All run, then the target fails if one did.
+bench: $(HOST_PARTS) $(GUEST_PARTS) $(BENCH_PARTS) modules $(QEMU)	## measure and print the bars F.1 to F.5
+	$(Q)bad=0; tests/vm/demo.sh $(MAKE) | grep '^bar ' || bad=1; \
+	for b in $(BENCH_RUNS); do $$b || bad=1; done; exit $$bad
+
+# ---- installing -------------------------------------------------------------------------------
+
+.PHONY: install
+install: all $(addprefix $(BUILD)/install/,$(TOOLS))	## install library, headers, tools, man pages, udev rule (PREFIX, DESTDIR)
+	$(Q)install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include/ndp \
+		$(PREFIX)/share/man/man1 $(PREFIX)/share/man/man3 $(UDEVDIR)/rules.d)
+	$(Q)install -m 755 $(addprefix $(BUILD)/install/,$(TOOLS)) $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 644 $(LIB_SO) $(LIB_A) $(DESTDIR)$(LIBDIR)
+	$(Q)ln -sf libndp.so.0 $(DESTDIR)$(LIBDIR)/libndp.so
+	$(Q)install -m 644 libndp/include/ndp/*.h $(DESTDIR)$(PREFIX)/include/ndp
+	$(Q)sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$(LIBDIR)|' -e 's|@version@|$(VERSION)|' \
+		libndp/libndp.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/libndp.pc
+	$(Q)install -m 644 kmod/*.rules $(DESTDIR)$(UDEVDIR)/rules.d
+	$(Q)for s in 1 3; do install -m 644 docs/man/*.$$s $(DESTDIR)$(PREFIX)/share/man/man$$s; done
 
 .PHONY: clean distclean
 clean:	## remove build/ (the cache stays)
