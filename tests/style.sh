@@ -37,13 +37,32 @@ files() {
 	find . \( -path ./build -o -path ./.git \) -prune -o -type f \( "${args[@]}" \) -print | sort
 }
 
+# checkpatch knows by its path (include/uapi/) which header user space reads; here it must be told
+# that such headers have no BIT(), and the one shared with QEMU no u32 either. Its tokenizer takes
+# the header's name in __has_include(<...>) for arithmetic.
 checkpatch() {
-	local file
+	local file ignore
 
 	for file in kmod/*.c kmod/*.h kmod/uapi/*.h; do
+		case $file in
+		kmod/ndp_regs.h) ignore=BIT_MACRO,PREFER_KERNEL_TYPES ;;
+		kmod/uapi/*) ignore=BIT_MACRO ;;
+		*) ignore='' ;;
+		esac
 		"$cache_source/scripts/checkpatch.pl" --no-tree --no-summary --quiet --strict --terse \
-			--show-types --file "$file"
+			--show-types ${ignore:+--ignore "$ignore"} --file "$file" |
+			while IFS=: read -r path line rest; do
+				sed -n "${line}p" "$path" | grep -q '__has_include(<' ||
+					echo "$path:$line:$rest"
+			done
 	done
+}
+
+# The chip is MIT and plain C on purpose: it asks the compiler, not QEMU, which machine this is.
+qemu_checkpatch() {
+	qemu-device/build.sh checkpatch 2>&1 |
+		grep -vE 'Saw acceptable license|architecture specific defines should be avoided'
+	return 0
 }
 
 kernel_doc() {
@@ -85,7 +104,7 @@ check "kmod: checkpatch --strict" checkpatch
 check "kmod: kernel-doc of the uapi" kernel_doc
 check "kmod: sparse, W=1 on 6.1" kernel_build 6.1 SPARSE=1
 check "kmod: W=1 on 6.12" kernel_build 6.12
-check "qemu-device: QEMU's checkpatch" qemu-device/build.sh checkpatch
+check "qemu-device: QEMU's checkpatch" qemu_checkpatch
 check "shell scripts: shellcheck" shell_scripts
 check "python scripts compile" python_compiles
 check "every file names its licence" spdx_lines
