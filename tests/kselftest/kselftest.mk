@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# The driver's own tests: programs that run in a guest with NDP DIMMs, print KTAP, and use the
+# kernel's interface without libndp in between. One program a theme; kt*.c is what they share.
+# The test harness is the kernel's own, from Debian's linux-source (see guest-kernel.sh).
+
+KT_TESTS := abi handles mmap compute uring
+KT_SRCS  := $(addprefix tests/kselftest/,kt.c kt_ref.c kt_ring.c kt_host.c)
+
+GUEST_TESTS += $(KT_TESTS)
+$(foreach t,$(KT_TESTS),$(eval $(t)_SRCS := tests/kselftest/$(t).c $(KT_SRCS)))
+$(foreach t,$(KT_TESTS),$(eval $(t)_LIBS := -luring))
+# A system header: its macros compare what a test hands them, of whatever sign.
+CFLAGS_tests/kselftest/ += -isystem $(CACHE)/kernel/source/tools/testing/selftests
