@@ -12,7 +12,7 @@
 #ifndef NDP_REGS_H
 #define NDP_REGS_H
 
-#ifdef __KERNEL__
+#ifdef __linux__
 #include <linux/types.h>
 #else
 #include <stdint.h>

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * qtest of the NDP DIMM: the list of tests
+ *
+ * The groups are in hw/ndp/qtest: registers and rings, commands, links, and
+ * faults with reset and unplug.
+ */
+#include "qemu/osdep.h"
+#include "hw/ndp/qtest/ndp-lib.h"
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    ndp_add_register_tests();
+    return g_test_run();
+}
