@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * engine.h - runs tokens through the model: attention, norms and routing here,
+ * experts on the DIMMs.
+ */
+#ifndef NDP_RUN_ENGINE_H
+#define NDP_RUN_ENGINE_H
+
+#include "model.h"
+#include "trace.h"
+
+struct engine;
+
+/*
+ * Room for @positions tokens, at most the model's max_positions.  @trace may be
+ * NULL; both must outlive the engine.
+ */
+int engine_create(struct engine **e, struct model *m, uint32_t positions, struct trace *trace,
+		  struct ndp_error *err);
+void engine_free(struct engine *e);
+
+/* Forgets all tokens: the next one is at position 0. */
+void engine_reset(struct engine *e);
+
+/*
+ * Appends @n tokens (1 or more), many at a time where there are many, and gives
+ * the logits [vocab] after the last one; they stay until the next call.  Ends
+ * with -EINTR between layers when a signal has arrived.
+ */
+int engine_feed(struct engine *e, const uint32_t *tokens, uint32_t n, const float **logits,
+		struct ndp_error *err);
+
+const struct moe_stats *engine_moe_stats(const struct engine *e);
+
+#endif
