@@ -16,7 +16,7 @@ until mkdir /run/host.lock 2>/dev/null; do
 done
 trap 'rmdir /run/host.lock' EXIT
 trap 'exit 1' INT TERM
-stty -F /dev/ttyS2 raw -echo
+stty raw -echo </dev/ttyS2
 exec 3<>/dev/ttyS2
 echo "@@host: $*" >&3
 IFS= read -r answer <&3
