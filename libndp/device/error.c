@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * error.c - sentences for people, beside the errno for programs.
+ */
+#include "internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void ndpi_error_clear(struct ndp_error *err)
+{
+	if (!err)
+		return;
+	err->code = 0;
+	err->message[0] = '\0';
+}
+
+int ndpi_fail(struct ndp_error *err, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!err)
+		return code;
+	err->code = code;
+	va_start(ap, fmt);
+	vsnprintf(err->message, sizeof(err->message), fmt, ap);
+	va_end(ap);
+	return code;
+}

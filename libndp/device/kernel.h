@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * kernel.h - the kernel back end's own parts: kernel.c (files, objects, SUBMIT)
+ * and kernel_queue.c (io_uring).
+ */
+#ifndef NDP_KERNEL_H
+#define NDP_KERNEL_H
+
+#include "internal.h"
+
+#include <liburing.h>
+#include <moendp.h>
+
+struct kernel_device {
+	struct ndp_device base;
+	int fd;
+	uint32_t a_dimm; /* one that this file knows */
+};
+
+struct kernel_weights {
+	struct ndp_weights base;
+	uint32_t handle;
+	uint64_t map_offset;
+	void *filling; /* writable mapping until sealed */
+};
+
+struct kernel_io {
+	struct ndp_io base;
+	uint32_t handle;
+	void *map;
+	size_t map_bytes;
+};
+
+struct kernel_queue {
+	struct ndp_queue base;
+	struct io_uring ring;
+};
+
+static inline int kernel_fd(const struct ndp_device *dev)
+{
+	return ((const struct kernel_device *)dev)->fd;
+}
+
+/* @req in the form of the uapi; the number of the operation. */
+uint32_t ndpi_kernel_command(const struct ndpi_request *req, struct moendp_cmd *cmd);
+
+/* Can an io_uring command carry @p? */
+bool ndpi_kernel_inline_placement(struct moendp_cmd_migrate *m, const struct ndp_placement *p);
+
+/* A ring fit for 80-byte commands; says why there is none. */
+int ndpi_kernel_ring(struct io_uring *ring, unsigned int depth, struct ndp_error *err);
+
+struct ndp_queue *ndpi_kernel_queue_alloc(void);
+int ndpi_kernel_queue_create(struct ndp_queue *q, struct ndp_error *err);
+void ndpi_kernel_queue_destroy(struct ndp_queue *q);
+int ndpi_kernel_queue_push(struct ndp_queue *q, struct ndpi_request *req);
+int ndpi_kernel_queue_submit(struct ndp_queue *q);
+int ndpi_kernel_queue_reap(struct ndp_queue *q, unsigned int min, struct ndpi_list *done);
+
+#endif

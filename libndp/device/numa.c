@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * numa.c - host memory near a DIMM.
+ *
+ * mbind() of libnuma, not its numa_*() calls: those print when they fail.
+ */
+#include <errno.h>
+#include <ndp/device.h>
+#include <numaif.h>
+#include <sys/mman.h>
+
+#define MAX_NODES 1024
+#define WORD_BITS (8 * sizeof(unsigned long))
+
+static int prefer_node(void *p, size_t bytes, int node)
+{
+	unsigned long nodes[MAX_NODES / WORD_BITS] = { 0 };
+
+	nodes[(size_t)node / WORD_BITS] = 1UL << ((size_t)node % WORD_BITS);
+	if (!mbind(p, bytes, MPOL_PREFERRED, nodes, MAX_NODES, 0))
+		return 0;
+	/* A kernel without NUMA has node 0 only. */
+	return errno == ENOSYS && !node ? 0 : -errno;
+}
+
+void *ndp_host_alloc(size_t bytes, int node)
+{
+	void *p;
+	int r;
+
+	if (!bytes || node < -1 || node >= MAX_NODES) {
+		errno = EINVAL;
+		return NULL;
+	}
+	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	r = node < 0 ? 0 : prefer_node(p, bytes, node);
+	if (r < 0) {
+		munmap(p, bytes);
+		errno = -r;
+		return NULL;
+	}
+	return p;
+}
+
+void ndp_host_free(void *p, size_t bytes)
+{
+	if (p)
+		munmap(p, bytes);
+}
