@@ -11,7 +11,8 @@
  *
  *   mark NUMBER kernel INSTRUCTIONS user INSTRUCTIONS
  *
- * with the totals since power-on. An instruction belongs to the kernel when its address is in the
+ * with the totals since power-on, and a last one at exit, `end kernel ... user ...`, whose sum is
+ * what QEMU's own libinsn.so,inline=on counts in the same run. An instruction belongs to the kernel when its address is in the
  * upper half. With profile=FILE, kernel instructions executed between the first mark 1 and the next
  * mark are counted by address, too, and FILE gets lines "ADDRESS COUNT" at exit; that is for
  * finding where instructions go, and slower.
@@ -54,15 +55,23 @@ static struct profile_counts *profile_now(void)
 	return qemu_plugin_scoreboard_find(profile, 0);
 }
 
+static void log_counts(const char *what)
+{
+	g_autofree char *line = g_strdup_printf("%s kernel %" PRIu64 " user %" PRIu64 "\n", what,
+						qemu_plugin_u64_sum(kernel),
+						qemu_plugin_u64_sum(user));
+
+	qemu_plugin_outs(line);
+}
+
 static void at_mark(unsigned int vcpu, void *number)
 {
 	const unsigned int mark = GPOINTER_TO_UINT(number);
-	g_autofree char *line = g_strdup_printf("mark %u kernel %" PRIu64 " user %" PRIu64 "\n",
-						mark, qemu_plugin_u64_get(kernel, vcpu),
-						qemu_plugin_u64_get(user, vcpu));
+	g_autofree char *what = g_strdup_printf("mark %u", mark);
 	size_t i;
 
-	qemu_plugin_outs(line);
+	(void)vcpu;
+	log_counts(what);
 	if (!profile || during)
 		return;
 	if (mark == 1 && !before) {
@@ -127,6 +136,7 @@ static void at_exit(qemu_plugin_id_t id, void *unused)
 
 	(void)id;
 	(void)unused;
+	log_counts("end");
 	if (!profile || !during)
 		return;
 	file = fopen(profile_path, "w");
