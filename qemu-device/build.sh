@@ -215,15 +215,21 @@ run_qtest() {
 		exec ./ndp-test --tap -k "$@"
 }
 
+# The qtest is checked under the name tests/: that is how checkpatch knows that
+# GLib's assertions are in their place there.
 checkpatch() {
-	local file bad=0
+	local script=$TREE/src/scripts/checkpatch.pl dir file bad=0
 
-	[ -e "$TREE/src/scripts/checkpatch.pl" ] ||
+	[ -e "$script" ] ||
 		die "no QEMU tree in the cache: run build.sh first"
-	for file in "$DEVICE"/*.[ch] "$DEVICE"/qtest/*.[ch]; do
-		"$TREE/src/scripts/checkpatch.pl" --no-tree --terse \
-			--no-summary --file "$file" || bad=1
+	dir=$(mktemp -d)
+	ln -s "$DEVICE" "$dir/ndp"
+	ln -s "$DEVICE/qtest" "$dir/tests"
+	for file in "$dir"/ndp/*.[ch] "$dir"/tests/*.[ch]; do
+		(cd "$dir" && "$script" --no-tree --terse --no-summary \
+			--file "${file#"$dir"/}") || bad=1
 	done
+	rm -r "$dir"
 	return $bad
 }
 

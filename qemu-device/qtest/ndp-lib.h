@@ -104,5 +104,6 @@ uint64_t ndp_get(NdpTestDimm *d, const char *property);
 
 /* Groups of tests, one a file. */
 void ndp_add_register_tests(void);
+void ndp_add_command_tests(void);
 
 #endif

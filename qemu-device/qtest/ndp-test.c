@@ -12,5 +12,6 @@ int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     ndp_add_register_tests();
+    ndp_add_command_tests();
     return g_test_run();
 }
