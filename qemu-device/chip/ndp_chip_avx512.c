@@ -93,7 +93,7 @@ INLINE void end(__m512 sum[MAX_TILE][2], float *out, size_t ld,
 }
 
 INLINE void panel_tile(const uint8_t *w, unsigned pairs, const uint32_t *x,
-                       float *out, size_t ld, enum ndp_chip_store how,
+                       float *out, enum ndp_chip_store how,
                        const unsigned tokens)
 {
     for (unsigned p = 0; p < pairs; p += NDP_CHUNK / 2) {
@@ -103,7 +103,7 @@ INLINE void panel_tile(const uint8_t *w, unsigned pairs, const uint32_t *x,
         begin(sum, NULL, 0, NDP_STORE_SET, tokens);
         chain(sum, w + (size_t)p * NDP_PAIR_BYTES, n, x + (size_t)p * tokens,
               tokens);
-        end(sum, out, ld, how, tokens);
+        end(sum, out, NDP_PANEL, how, tokens);
         how = NDP_STORE_ADD;
     }
 }
@@ -139,13 +139,15 @@ INLINE void down_tile(const uint8_t *w, size_t block_bytes, unsigned blocks,
     case 12: call(12); break;                           \
     }
 
-static void panel(const uint8_t *w, unsigned pairs, const void *x,
-                  unsigned tokens, float *out, size_t ld,
+static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
+                  unsigned pairs, const void *x, unsigned tokens, float *out,
                   enum ndp_chip_store how)
 {
-#define PANEL(n) panel_tile(w, pairs, x, out, ld, how, n)
-    FOR_TILE(tokens, PANEL)
+    for (; panels; panels--, w += panel_bytes, out += NDP_ACC_FLOATS) {
+#define PANEL(n) panel_tile(w, pairs, x, out, how, n)
+        FOR_TILE(tokens, PANEL)
 #undef PANEL
+    }
 }
 
 static void down(const uint8_t *w, size_t block_bytes, unsigned blocks,

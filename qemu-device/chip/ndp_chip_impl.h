@@ -27,6 +27,7 @@ enum {
     NDP_CHUNK = 256,
     NDP_GROUP = 8,
     NDP_BATCH = 96,         /* tokens that share one pass over the weights */
+    NDP_ACC_FLOATS = NDP_BATCH * NDP_PANEL,
 };
 
 /* What a kernel does with its result. */
@@ -53,17 +54,18 @@ struct ndp_chip_kernels {
                  unsigned n, unsigned padded);
 
     /*
-     * 32 rows times a tile of tokens: @pairs pair rows at @w, cut into chunks.
-     * out[t * ld + m], SET or ADD.
+     * One or two panels, @panel_bytes apart, times a tile of tokens: @pairs
+     * pair rows at @w, cut into chunks.  out[t * 32 + m], SET or ADD; the
+     * second panel's results lie NDP_ACC_FLOATS after the first's.
      */
-    void (*panel)(const uint8_t *w, unsigned pairs, const void *x,
-                  unsigned tokens, float *out, size_t ld,
+    void (*panel)(const uint8_t *w, size_t panel_bytes, unsigned panels,
+                  unsigned pairs, const void *x, unsigned tokens, float *out,
                   enum ndp_chip_store store);
 
     /*
      * A chain over @blocks tiles of down, @block_bytes apart, for each of
-     * @outs successive tiles of 32 outputs: out[t * ld + 32 * tile + j].  @h
-     * has 32 * @blocks elements a token.
+     * @outs successive tiles of 32 outputs: out[t * ld + 32 * tile + j].  @outs
+     * is 1 or even.  @h has 32 * @blocks elements a token.
      */
     void (*down)(const uint8_t *w, size_t block_bytes, unsigned blocks,
                  unsigned outs, const void *h, unsigned tokens, float *out,
@@ -94,8 +96,8 @@ struct ndp_chip_engine {
     struct ndp_chip_buf y;     /* FP32 [batch][Hop] */
     struct ndp_chip_buf group; /* FP32 [tile][Hop]: sum of a group so far */
     struct ndp_chip_buf h;     /* packed, NDP_CHUNK a token */
-    float acc[2][NDP_BATCH * NDP_PANEL] __attribute__((aligned(64)));
-    uint16_t act[NDP_BATCH * NDP_PANEL] __attribute__((aligned(64)));
+    float acc[2][NDP_ACC_FLOATS] __attribute__((aligned(64)));
+    uint16_t act[NDP_ACC_FLOATS] __attribute__((aligned(64)));
     uint32_t rows[NDP_CHIP_MAX_TOKENS];
 };
 

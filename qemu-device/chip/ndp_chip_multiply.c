@@ -132,43 +132,25 @@ static bool load_x(struct batch *b)
 }
 
 /*
- * acc[token][32] = panels * x for @panels panels at @w, a panel's bytes apart.
- * Slices end soon enough for an abort: 16 chunks for one tile, one for all.
+ * acc[0] and, for two panels, acc[1][token][32] = panels at @w times x.  A slice
+ * is short enough for an abort: 16 chunks for one tile, one for several.
  */
 static bool project(struct batch *b, const uint8_t *w, unsigned panels)
 {
     unsigned step = b->tiles == 1 ? 16 * NDP_CHUNK : NDP_CHUNK;
-    size_t panel_bytes = (size_t)b->k_padded * 64;
 
-    if (b->tiles == 1) {
-        /* front to back: the second panel after the whole first */
-        for (unsigned p = 0; p < panels; p++) {
-            for (unsigned k = 0; k < b->k_padded; k += step) {
-                if (ndp_chip_aborted(b->abort)) {
-                    return false;
-                }
-                b->e->k->panel(w + p * panel_bytes + (size_t)k * 64,
-                               min_u(b->k_padded - k, step) / 2,
-                               x_at(b, k, tile_at(b, 0)), b->n, b->e->acc[p],
-                               NDP_PANEL, k ? NDP_STORE_ADD : NDP_STORE_SET);
-            }
-        }
-        return true;
-    }
     for (unsigned k = 0; k < b->k_padded; k += step) {
-        for (unsigned p = 0; p < panels; p++) {
-            if (ndp_chip_aborted(b->abort)) {
-                return false;
-            }
-            for (unsigned i = 0; i < b->tiles; i++) {
-                struct tile t = tile_at(b, i);
+        if (ndp_chip_aborted(b->abort)) {
+            return false;
+        }
+        for (unsigned i = 0; i < b->tiles; i++) {
+            struct tile t = tile_at(b, i);
 
-                b->e->k->panel(w + p * panel_bytes + (size_t)k * 64,
-                               min_u(b->k_padded - k, step) / 2,
-                               x_at(b, k, t), t.n,
-                               b->e->acc[p] + t.first * NDP_PANEL, NDP_PANEL,
-                               k ? NDP_STORE_ADD : NDP_STORE_SET);
-            }
+            b->e->k->panel(w + (size_t)k * 64, (size_t)b->k_padded * 64,
+                           panels, min_u(b->k_padded - k, step) / 2,
+                           x_at(b, k, t), t.n,
+                           b->e->acc[0] + t.first * NDP_PANEL,
+                           k ? NDP_STORE_ADD : NDP_STORE_SET);
         }
     }
     return true;
@@ -309,15 +291,19 @@ static enum ndp_chip_status gemv_batch(struct batch *b)
     const struct ndp_chip_op *op = b->op;
     const uint8_t *w = b->mem->base + op->w;
 
-    for (unsigned p = 0; p < op->count; p++) {
-        unsigned row = p * NDP_PANEL;
+    for (unsigned p = 0; p < op->count; p += 2) {
+        unsigned panels = min_u(op->count - p, 2);
 
-        if (!project(b, w + p * (size_t)b->k_padded * 64, 1)) {
+        if (!project(b, w + p * (size_t)b->k_padded * 64, panels)) {
             return NDP_CHIP_ERR_ABORTED;
         }
-        for (unsigned t = 0; t < b->n; t++) {
-            store_y(b, t, row, b->e->acc[0] + t * NDP_PANEL,
-                    min_u(op->h_out - row, NDP_PANEL));
+        for (unsigned i = 0; i < panels; i++) {
+            unsigned row = (p + i) * NDP_PANEL;
+
+            for (unsigned t = 0; t < b->n; t++) {
+                store_y(b, t, row, b->e->acc[i] + t * NDP_PANEL,
+                        min_u(op->h_out - row, NDP_PANEL));
+            }
         }
     }
     return NDP_CHIP_OK;

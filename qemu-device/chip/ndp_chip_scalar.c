@@ -41,20 +41,23 @@ static void store(float *out, const float *sum, enum ndp_chip_store how)
     }
 }
 
-static void panel(const uint8_t *w, unsigned pairs, const void *x,
-                  unsigned tokens, float *out, size_t ld,
+static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
+                  unsigned pairs, const void *x, unsigned tokens, float *out,
                   enum ndp_chip_store how)
 {
-    for (unsigned t = 0; t < tokens; t++) {
+    for (unsigned i = 0; i < panels * tokens; i++) {
+        unsigned t = i % tokens;
+        float *o = out + i / tokens * NDP_ACC_FLOATS + t * NDP_PANEL;
         enum ndp_chip_store to = how;
 
         for (unsigned p = 0; p < pairs; p += NDP_CHUNK / 2) {
             unsigned n = pairs - p < NDP_CHUNK / 2 ? pairs - p : NDP_CHUNK / 2;
             float sum[NDP_PANEL] = { 0 };
 
-            chain(sum, w + (size_t)p * NDP_PAIR_BYTES, n,
+            chain(sum, w + i / tokens * panel_bytes +
+                  (size_t)p * NDP_PAIR_BYTES, n,
                   (const float *)x + (size_t)2 * p * tokens + t, tokens);
-            store(out + t * ld, sum, to);
+            store(o, sum, to);
             to = NDP_STORE_ADD;
         }
     }
