@@ -125,7 +125,6 @@ $(foreach t,$(GUEST_TESTS),$(eval $(call program,$(t),$(BUILD)/kselftest/$(t),te
 
 # The kernel's own test harness is not in any -dev package; guest-kernel.sh knows where it is.
 KSELFTEST_INC := $(CACHE)/kernel/source/tools/testing/selftests
-CFLAGS_tests/kselftest/ += -isystem $(KSELFTEST_INC)
 $(KSELFTEST_INC)/kselftest_harness.h:
 	$(Q)tests/vm/guest-kernel.sh source >/dev/null
 $(foreach t,$(GUEST_TESTS),$(call obj,$(call srcs,tests/kselftest,$(t)))): \
