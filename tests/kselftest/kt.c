@@ -430,7 +430,7 @@ int kt_free_wait(int fd, const struct kt_free *want, unsigned int timeout_ms)
 unsigned int kt_slow(void)
 {
 	const char *slow = getenv("NDP_TEST_SLOW");
-	int n = slow ? atoi(slow) : 1;
+	int n = slow ? atoi(slow) : getenv("NDP_DEBUG_KERNEL") ? 8 : 1;
 
 	return n > 0 ? n : 1;
 }

@@ -141,8 +141,8 @@ int kt_free_wait(int fd, const struct kt_free *want, unsigned int timeout_ms);
 /* ---- small things --------------------------------------------------------------------------- */
 
 /*
- * How many times slower than a release kernel this guest is: 1, or $NDP_TEST_SLOW. Tests divide
- * counts by it and multiply time limits.
+ * How many times slower than one with a release kernel this guest is: $NDP_TEST_SLOW, or 8 when
+ * $NDP_DEBUG_KERNEL is set, or 1. Tests divide counts by it and multiply time limits.
  */
 unsigned int kt_slow(void);
 uint64_t kt_now_ms(void);

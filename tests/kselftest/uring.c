@@ -159,7 +159,6 @@ TEST_F(uring, errors_come_with_the_completion)
 	EXPECT_RES(-EBADF, MOENDP_CMD_FFN, c.weights = self->io.handle);
 	EXPECT_RES(-EBADF, MOENDP_CMD_GEMV, (void)c);
 	EXPECT_RES(-EINVAL, MOENDP_CMD_ACT, (void)c);
-	EXPECT_RES(-ENXIO, MOENDP_CMD_FFN, c.x_mask |= 1U << kt_nth_dimm(~self->mask, 0));
 	EXPECT_RES(-ESTALE, MOENDP_CMD_FFN, c.x_mask = 0);
 	EXPECT_EQ(self->w.dimm_mask, cqe.dimm_mask);
 	/* No such operation. */
@@ -609,11 +608,12 @@ TEST_F(uring, migrate_checks_its_members)
 	EXPECT_MIGRATE(-EINVAL, m.ranges[6].nr_blocks = 1);
 	EXPECT_MIGRATE(-EINVAL, m.ranges[0].nr_blocks = BLOCKS + 1);
 	EXPECT_MIGRATE(-EINVAL, m.ranges[0].nr_blocks = 0);
-	EXPECT_MIGRATE(-ENXIO, m.ranges[0].dimm = kt_nth_dimm(~self->mask, 0));
+	EXPECT_MIGRATE(-ENODEV, m.ranges[0].dimm = kt_nth_dimm(~self->mask, 0));
+	EXPECT_MIGRATE(-ENXIO, m.ranges[0].dimm = MOENDP_MAX_DIMMS);
 	EXPECT_MIGRATE(-ENOENT, m.handle = 0);
 	EXPECT_MIGRATE(-ENOENT, m.handle = 0x7ffffff0);
 	EXPECT_MIGRATE(-EBADF, m.handle = self->io.handle);
-	EXPECT_MIGRATE(-ENXIO, m.nr_ranges = 0; m.ranges[0].dimm = 0; m.ranges[0].nr_blocks = 0;
+	EXPECT_MIGRATE(-ENODEV, m.nr_ranges = 0; m.ranges[0].dimm = 0; m.ranges[0].nr_blocks = 0;
 		       m.dimm_mask = 1U << kt_nth_dimm(~self->mask, 0));
 	ASSERT_OK(kt_where(&self->w, &where));
 	EXPECT_EQ(0, memcmp(before.r, where.r, before.nr * sizeof(before.r[0])));
