@@ -217,7 +217,8 @@ static int find_functions(const struct ndpi_roots *roots, struct functions *f)
 	on_pci_error = &env;
 	if (setjmp(env)) {
 		on_pci_error = NULL;
-		return -EIO; /* libpci is in an unknown state: leave it */
+		pci_cleanup(pci);
+		return -EIO;
 	}
 	snprintf(path, sizeof(path), "%s/bus/pci", roots->sys);
 	pci_set_param(pci, "sysfs.path", path);

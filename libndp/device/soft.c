@@ -205,7 +205,7 @@ static int soft_dimm_info(struct ndp_device *base, uint32_t dimm, struct ndp_dim
 	info->state = NDP_DIMM_READY;
 	info->numa_node = -1;
 	info->link_peers = UINT32_MAX >> (NDP_MAX_DIMMS - dev->nr_dimms) & ~(1U << dimm);
-	info->mem_bytes = d->mem.bytes;
+	info->mem_bytes = d->mem.bytes - d->mem.reserve_bytes;
 	soft_memory_state(d, &info->free_bytes, &info->largest_free_bytes);
 	info->internal_mbps = dev->params.internal_mbps;
 	info->gflops = dev->params.gflops;

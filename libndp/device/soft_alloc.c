@@ -52,7 +52,7 @@ int soft_memory_init(struct soft_dimm *d, uint64_t bytes)
 	*all = (struct soft_extent){ .dimm = d, .bytes = bytes, .is_free = true };
 	pthread_mutex_init(&m->lock, NULL);
 	m->bytes = m->free_bytes = bytes;
-	m->reserve_bytes = bytes / SOFT_RESERVE_PART;
+	m->reserve_bytes = bytes / SOFT_RESERVE_PART / SOFT_PAGE * SOFT_PAGE;
 	free_list_add(m, all);
 	return 0;
 fail:
@@ -89,7 +89,8 @@ static struct soft_extent *best_fit(struct soft_memory *m, uint64_t bytes)
 	return best;
 }
 
-static int take(struct soft_memory *m, uint64_t bytes, bool for_move, struct soft_extent *rest,
+/* *@spare becomes the remainder of a larger piece, and NULL then. */
+static int take(struct soft_memory *m, uint64_t bytes, bool for_move, struct soft_extent **spare,
 		struct soft_extent **taken)
 {
 	struct soft_extent *e;
@@ -101,6 +102,9 @@ static int take(struct soft_memory *m, uint64_t bytes, bool for_move, struct sof
 		return -ENOSPC;
 	free_list_remove(m, e);
 	if (e->bytes > bytes) {
+		struct soft_extent *rest = *spare;
+
+		*spare = NULL;
 		*rest = *e;
 		rest->off += bytes;
 		rest->bytes -= bytes;
@@ -120,23 +124,18 @@ static int take(struct soft_memory *m, uint64_t bytes, bool for_move, struct sof
 
 int soft_extent_new(struct soft_extent **e, struct soft_dimm *d, uint64_t bytes, bool for_move)
 {
-	struct soft_extent *rest = calloc(1, sizeof(*rest));
+	struct soft_extent *spare = calloc(1, sizeof(*spare));
 	struct soft_memory *m = &d->mem;
-	int r;
+	int r = -ENOSPC;
 
-	if (!rest)
+	if (!spare)
 		return -ENOMEM;
-	if (bytes > m->bytes) {
-		free(rest);
-		return -ENOSPC;
+	if (bytes <= m->bytes) {
+		pthread_mutex_lock(&m->lock);
+		r = take(m, NDPI_ROUND_UP(bytes, SOFT_PAGE), for_move, &spare, e);
+		pthread_mutex_unlock(&m->lock);
 	}
-	bytes = NDPI_ROUND_UP(bytes, SOFT_PAGE);
-	rest->bytes = 0;
-	pthread_mutex_lock(&m->lock);
-	r = take(m, bytes, for_move, rest, e);
-	pthread_mutex_unlock(&m->lock);
-	if (!rest->bytes)
-		free(rest);
+	free(spare);
 	return r;
 }
 
@@ -189,15 +188,18 @@ void soft_extent_put(struct soft_extent *e)
 	free(gone[1]);
 }
 
+/* What objects can use: the reserve does not count. */
 void soft_memory_state(struct soft_dimm *d, uint64_t *free_bytes, uint64_t *largest)
 {
 	struct soft_memory *m = &d->mem;
 
 	*largest = 0;
 	pthread_mutex_lock(&m->lock);
-	*free_bytes = m->free_bytes;
+	*free_bytes = m->free_bytes > m->reserve_bytes ? m->free_bytes - m->reserve_bytes : 0;
 	for (struct soft_extent *e = m->free; e; e = e->next_free)
 		if (e->bytes > *largest)
 			*largest = e->bytes;
 	pthread_mutex_unlock(&m->lock);
+	if (*largest > *free_bytes)
+		*largest = *free_bytes;
 }
