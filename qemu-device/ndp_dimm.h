@@ -114,7 +114,9 @@ struct NdpEngine {
     NdpJob job; /* the worker's own while busy */
     NdpCounters counters;
 
-    NdpDimm *pull_src; /* link lock */
+    /* Link lock: the pull in progress. */
+    NdpDimm *pull_src;
+    int64_t pull_end_ns; /* of its use of the ports */
 };
 
 struct NdpDimm {

@@ -73,10 +73,26 @@ static void ndp_link_notify(NdpDomain *domain, NdpDimm *except)
     }
 }
 
+/* A pull that was cut short leaves its ports to others, if none queued up. */
+static void ndp_link_free_ports(NdpEngine *e)
+{
+    int64_t now_ns = qemu_clock_get_ns(QEMU_CLOCK_VIRTUAL);
+
+    if (e->pull_src->tx_busy_ns == e->pull_end_ns) {
+        e->pull_src->tx_busy_ns = now_ns;
+    }
+    if (e->dimm->rx_busy_ns == e->pull_end_ns) {
+        e->dimm->rx_busy_ns = now_ns;
+    }
+}
+
 static uint32_t ndp_link_drop_pull(NdpEngine *e)
 {
     NdpAbort reason = qatomic_read(&e->abort);
 
+    if (reason != NDP_ABORT_NONE) {
+        ndp_link_free_ports(e);
+    }
     e->pull_src->pulls--;
     e->pull_src = NULL;
     qemu_cond_broadcast(&ndp_link_idle);
@@ -126,7 +142,6 @@ static void ndp_link_evict(NdpDimm *s, NdpAbort reason)
     while (s->pulls) {
         qemu_cond_wait(&ndp_link_idle, &ndp_link_lock);
     }
-    s->tx_busy_ns = 0;
 }
 
 static NdpDomain *ndp_domain_get(const QemuUUID *uuid)
@@ -200,7 +215,6 @@ void ndp_link_away(NdpDimm *s, bool tell)
     s->link_away = true;
     s->link_told = tell;
     ndp_link_evict(s, NDP_ABORT_PEER);
-    s->rx_busy_ns = 0;
     if (tell) {
         ndp_link_notify(s->domain, s);
     }
@@ -278,9 +292,10 @@ uint32_t ndp_link_begin(NdpEngine *e, const struct ndp_chip_op *op,
     busy_ns = ndp_chip_op_ns(op, &s->params) - s->params.link_latency_ns;
     start_ns = MAX(qemu_clock_get_ns(QEMU_CLOCK_VIRTUAL),
                    MAX(peer->tx_busy_ns, s->rx_busy_ns));
-    peer->tx_busy_ns = start_ns + busy_ns;
-    s->rx_busy_ns = start_ns + busy_ns;
-    *deadline_ns = start_ns + busy_ns + s->params.link_latency_ns;
+    e->pull_end_ns = start_ns + busy_ns;
+    peer->tx_busy_ns = e->pull_end_ns;
+    s->rx_busy_ns = e->pull_end_ns;
+    *deadline_ns = e->pull_end_ns + s->params.link_latency_ns;
     trace_ndp_link_pull(s->node, op->node, op->len, *deadline_ns);
     return NDP_ST_OK;
 }

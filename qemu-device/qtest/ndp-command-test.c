@@ -337,7 +337,7 @@ static void test_act(void)
                 /* One BF16 rounding is at most 2^-8 of the value. */
                 g_assert_cmpfloat_with_epsilon(bf16_value(le16_to_cpu(half)),
                                                want,
-                                               fabs(want) / 250 + 1e-6);
+                                               fabs(want) / 250 + 0.000001);
             }
             expect_bytes(d, Y_OFF + i * 128 + columns * 2,
                          128 - columns * 2, 0xaa);
@@ -506,7 +506,7 @@ static void test_ffn_partial(void)
         for (k = 0; k < 64; k++) {
             g_assert_cmpfloat_with_epsilon(
                 read_float(d, Y_OFF + i * 1024 + k * 4), whole[i][k],
-                fabs(whole[i][k]) * 1e-5 + 1e-4);
+                fabs(whole[i][k]) * 0.00001 + 0.0001);
         }
     }
     ndp_test_stop(t);

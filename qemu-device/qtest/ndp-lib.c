@@ -113,7 +113,7 @@ void ndp_dimm_start(NdpTestDimm *d)
     ndp_write(d, NDP_REG_CTRL, NDP_CTRL_ENABLE);
 }
 
-static void map_dimm(NdpTest *t, unsigned i)
+void ndp_test_map(NdpTest *t, unsigned i)
 {
     NdpTestDimm *d = &t->dimm[i];
     int devfn = QPCI_DEVFN(FIRST_SLOT + i, 0);
@@ -134,13 +134,20 @@ static void map_dimm(NdpTest *t, unsigned i)
     ndp_dimm_start(d);
 }
 
-/* What firmware does to a bridge: bus numbers and a window. */
-static void setup_port(NdpTest *t, unsigned i)
+QPCIDevice *ndp_test_port(NdpTest *t, unsigned i)
 {
     QPCIDevice *port = qpci_device_find(t->bus,
                                         QPCI_DEVFN(FIRST_SLOT + i, 0));
 
     g_assert_nonnull(port);
+    return port;
+}
+
+/* What firmware does to a bridge: bus numbers and a window. */
+static void setup_port(NdpTest *t, unsigned i)
+{
+    QPCIDevice *port = ndp_test_port(t, i);
+
     qpci_config_writeb(port, PCI_PRIMARY_BUS, 0);
     qpci_config_writeb(port, PCI_SECONDARY_BUS, PORT_BUS(i));
     qpci_config_writeb(port, PCI_SUBORDINATE_BUS, PORT_BUS(i));
@@ -163,6 +170,10 @@ static NdpTest *start(const char *machine, const char *options,
     unsigned i;
 
     g_string_append_printf(args, "%s ", machine ?: "");
+    if (behind_ports) {
+        g_string_append(args, "-global "
+                        "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off ");
+    }
     for (i = 0; i < NDP_TEST_DIMMS; i++) {
         g_string_append_printf(args, "-object memory-backend-ram,id=m%u,"
                                "size=%u ", i, NDP_TEST_DRAM);
@@ -172,8 +183,7 @@ static NdpTest *start(const char *machine, const char *options,
                                    i + 1, FIRST_SLOT + i);
         }
         g_string_append_printf(args, "-device ndp-dimm,id=d%u,memdev=m%u,"
-                               "node=%u,domain=6e647064-0000-4000-8000-"
-                               "000000000001", i, i, i);
+                               "node=%u,domain=" NDP_TEST_DOMAIN, i, i, i);
         if (behind_ports) {
             g_string_append_printf(args, ",bus=p%u", i);
         } else {
@@ -189,7 +199,7 @@ static NdpTest *start(const char *machine, const char *options,
         setup_port(t, i);
     }
     for (i = 0; i < NDP_TEST_DIMMS; i++) {
-        map_dimm(t, i);
+        ndp_test_map(t, i);
     }
     return t;
 }
@@ -197,6 +207,37 @@ static NdpTest *start(const char *machine, const char *options,
 NdpTest *ndp_test_start(const char *machine, const char *options)
 {
     return start(machine, options, false);
+}
+
+void ndp_test_unplug(NdpTest *t, unsigned i)
+{
+    g_autofree char *id = g_strdup_printf("d%u", i);
+    g_autofree QPCIDevice *port = ndp_test_port(t, i);
+    uint8_t cap = qpci_find_capability(port, PCI_CAP_ID_EXP, 0);
+
+    qtest_qmp_device_del_send(t->qts, id);
+    qpci_config_writew(port, cap + PCI_EXP_SLTCTL,
+                       PCI_EXP_SLTCTL_PWR_OFF | PCI_EXP_SLTCTL_PWR_IND_OFF);
+    qtest_qmp_eventwait(t->qts, "DEVICE_DELETED");
+    g_free(t->dimm[i].pci);
+    t->dimm[i].pci = NULL;
+}
+
+void ndp_test_plug(NdpTest *t, unsigned i)
+{
+    g_autofree char *id = g_strdup_printf("d%u", i);
+    g_autofree char *mem = g_strdup_printf("m%u", i);
+    g_autofree char *bus = g_strdup_printf("p%u", i);
+    g_autofree QPCIDevice *port = ndp_test_port(t, i);
+    uint8_t cap = qpci_find_capability(port, PCI_CAP_ID_EXP, 0);
+
+    qtest_qmp_assert_success(t->qts, "{ 'execute': 'device_add', 'arguments':"
+                             " { 'driver': 'ndp-dimm', 'id': %s, 'memdev': "
+                             "%s, 'bus': %s, 'node': %u, 'domain': %s } }",
+                             id, mem, bus, i, NDP_TEST_DOMAIN);
+    qpci_config_writew(port, cap + PCI_EXP_SLTCTL,
+                       PCI_EXP_SLTCTL_PWR_ON | PCI_EXP_SLTCTL_PWR_IND_ON);
+    ndp_test_map(t, i);
 }
 
 NdpTest *ndp_test_start_behind_ports(const char *options)

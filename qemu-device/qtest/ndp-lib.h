@@ -16,6 +16,7 @@
 #define NDP_TEST_DIMMS  3
 #define NDP_TEST_LOG2   3
 #define NDP_TEST_WAIT_S 20
+#define NDP_TEST_DOMAIN "6e647064-0000-4000-8000-000000000001"
 
 /* Where the rings of queue q lie, from the start of the reserved area. */
 #define NDP_TEST_SQ(q)  ((q) * 0x20000)
@@ -55,6 +56,12 @@ NdpTest *ndp_test_start(const char *machine, const char *options);
 /* The same, each DIMM behind a root port, so that it can be unplugged. */
 NdpTest *ndp_test_start_behind_ports(const char *options);
 void ndp_test_stop(NdpTest *t);
+QPCIDevice *ndp_test_port(NdpTest *t, unsigned i);
+/* Takes DIMM @i out as a guest does, and waits until it is gone. */
+void ndp_test_unplug(NdpTest *t, unsigned i);
+void ndp_test_plug(NdpTest *t, unsigned i);
+/* Maps and starts DIMM @i; done by the others, but needed after its reset. */
+void ndp_test_map(NdpTest *t, unsigned i);
 
 uint32_t ndp_read(NdpTestDimm *d, unsigned reg);
 uint64_t ndp_read64(NdpTestDimm *d, unsigned reg);
@@ -105,5 +112,8 @@ uint64_t ndp_get(NdpTestDimm *d, const char *property);
 /* Groups of tests, one a file. */
 void ndp_add_register_tests(void);
 void ndp_add_command_tests(void);
+void ndp_add_link_tests(void);
+void ndp_add_fault_tests(void);
+void ndp_add_reset_tests(void);
 
 #endif

@@ -91,7 +91,7 @@ static void test_bad_properties(void)
         "-object memory-backend-ram,id=big,size=4M "
         "-object memory-backend-ram,id=odd,size=3M "
         "-object memory-backend-ram,id=tiny,size=1M", NULL);
-    const char *domain = "'domain': '6e647064-0000-4000-8000-000000000001'";
+    const char *domain = "'domain': '" NDP_TEST_DOMAIN "'";
     g_autofree char *taken = g_strdup_printf(
         ", 'memdev': 'big', 'node': 2, %s", domain);
 

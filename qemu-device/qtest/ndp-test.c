@@ -2,8 +2,8 @@
 /*
  * qtest of the NDP DIMM: the list of tests
  *
- * The groups are in hw/ndp/qtest: registers and rings, commands, links, and
- * faults with reset and unplug.
+ * The groups are in hw/ndp/qtest: registers and rings, commands, links,
+ * injected faults, reset and unplug.
  */
 #include "qemu/osdep.h"
 #include "hw/ndp/qtest/ndp-lib.h"
@@ -13,5 +13,8 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     ndp_add_register_tests();
     ndp_add_command_tests();
+    ndp_add_link_tests();
+    ndp_add_fault_tests();
+    ndp_add_reset_tests();
     return g_test_run();
 }
