@@ -465,6 +465,35 @@ static const Property ndp_dimm_properties[] = {
     DEFINE_PROP_UINT64("irq-coalesce-ns", NdpDimm, irq_coalesce_ns, 0),
 };
 
+static const struct {
+    const char *name;
+    const char *description;
+} ndp_dimm_descriptions[] = {
+    { "memdev", "Memory backend that is the DIMM's DRAM; a power of two" },
+    { "domain", "DIMMs of the same domain are linked (default: all zeros)" },
+    { "node", "Number in the domain, 0 to 31, each once" },
+    { "coherent", "Whether CAP.COHERENT is set: the DIMM sees CPU caches" },
+    { "timing", "Complete at the modelled time, if that is later" },
+    { "isa", "Path of the chip: auto, scalar, avx2 or avx512-bf16" },
+    { "internal-mbps", "Modelled bandwidth in the DIMM, 10^6 bytes/s" },
+    { "gflops", "Modelled rate of BF16 arithmetic" },
+    { "overhead-ns", "Modelled fixed cost of a command" },
+    { "link-mbps", "Modelled rate of the link port, 10^6 bytes/s one way" },
+    { "link-latency-ns", "Modelled latency of a pull" },
+    { "irq-coalesce-ns", "Least time between a queue's interrupts" },
+};
+
+static void ndp_dimm_describe(ObjectClass *klass)
+{
+    unsigned i;
+
+    for (i = 0; i < ARRAY_SIZE(ndp_dimm_descriptions); i++) {
+        object_class_property_set_description(
+            klass, ndp_dimm_descriptions[i].name,
+            ndp_dimm_descriptions[i].description);
+    }
+}
+
 static void ndp_dimm_instance_init(Object *obj)
 {
     NdpDimm *s = NDP_DIMM(obj);
@@ -497,6 +526,7 @@ static void ndp_dimm_class_init(ObjectClass *klass, void *data)
     dc->desc = "Near-data-processing DIMM";
     set_bit(DEVICE_CATEGORY_MISC, dc->categories);
     device_class_set_props(dc, ndp_dimm_properties);
+    ndp_dimm_describe(klass);
     ndp_dimm_add_counters(klass);
     ndp_inject_add_properties(klass);
 }
