@@ -1,0 +1,79 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# ndp-run --check on the in-process device: every placement, at rest and with experts moving, on
+# other numbers of DIMMs, and on a model whose shapes fit no tile.
+# shellcheck disable=SC2317 # t calls the functions
+set -u
+# shellcheck source=tests/run/tap.sh
+. tests/run/tap.sh
+
+# check MODEL ARGUMENTS...
+check() {
+	local model=$1
+
+	shift
+	ends 0 "$ndp_run" --model "$model" --check "$model/reference.json" "$@" &&
+		says out "check: passed"
+}
+
+# With --json nothing says "check: passed".
+check_json() {
+	ends 0 "$ndp_run" --model "$tiny" --check "$tiny/reference.json" "$@" --json && strict_json
+}
+moves_happened() {
+	check_json --device soft:dimms=4,size=64M --placement striped --migrate 1 &&
+		python3 - "$work/out" <<'EOF'
+import json, sys
+run = json.load(open(sys.argv[1]))
+moved = run['migration']
+assert run['check']['passed'], run['check']
+assert moved['moves'] > 0 and moved['bytes'] > 0 and moved['modelled_ns'] > 0, moved
+assert sum(d['link']['bytes'] for d in run['dimms']) > 0, run['dimms']
+EOF
+}
+
+# What the report says of the work adds up.
+report_adds_up() {
+	check_json --device soft:dimms=4,size=64M --placement spread:2 &&
+		python3 - "$work/out" <<'EOF'
+import json, sys
+run = json.load(open(sys.argv[1]))
+totals, experts = run['totals'], run['experts']
+fed = totals['prompt_tokens'] + totals['decode_steps']
+assert totals['prompt_tokens'] == sum(len(p['prompt_tokens']) for p in run['prompts'])
+assert totals['decode_steps'] == sum(len(p['tokens']) - 1 for p in run['prompts'])
+assert experts['token_expert_pairs'] == fed * 4 * run['model']['layers'], experts
+assert experts['retries'] == 0, experts
+# Each command runs on the two DIMMs that hold its expert.
+assert totals['compute']['commands'] == 2 * experts['commands'], totals
+assert totals['compute']['tokens'] == 2 * experts['token_expert_pairs'], totals
+assert totals['compute']['errors'] == 0, totals
+for key, value in totals['compute'].items():
+    assert value == sum(d['compute'][key] for d in run['dimms']), key
+assert max(d['compute']['modelled_busy_ns'] for d in run['dimms']) \
+    == totals['modelled_busiest_dimm_ns']
+assert run['check']['worst_deviation'] < 0.03 and run['check']['smallest_margin'] > 0.05
+EOF
+}
+
+four=soft:dimms=4,size=64M
+for placement in local striped spread:2 spread:3 dimm:3; do
+	t "tiny-moe, $placement" check "$tiny" --device "$four" --placement $placement
+done
+t "tiny-moe, striped, experts moving" check "$tiny" --device "$four" --placement striped --migrate 10
+t "tiny-moe, local, experts moving fast" check "$tiny" --device "$four" --migrate 1 --seed 5
+t "experts do move, over the links" moves_happened
+t "tiny-moe, one DIMM" check "$tiny" --device soft:dimms=1,size=64M
+t "tiny-moe, 7 DIMMs, local" check "$tiny" --device soft:dimms=7,size=16M
+t "tiny-moe, 32 DIMMs, striped" check "$tiny" --device soft:dimms=32,size=4M --placement striped
+t "tiny-moe, scalar path" check "$tiny" --device "$four",isa=scalar --placement striped
+t "the report adds up" report_adds_up
+
+t "a model with H=100, I=36 is made" tests/models/synthetic.py "$work/odd"
+for placement in local striped spread:2; do
+	t "H=100, I=36, $placement" check "$work/odd" --device "$four" --placement $placement
+done
+t "H=100, I=36, 7 DIMMs, experts moving" check "$work/odd" --device soft:dimms=7,size=16M --migrate 1
+
+done_testing
