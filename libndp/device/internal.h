@@ -29,6 +29,15 @@ void ndpi_error_clear(struct ndp_error *err);
 void ndpi_cache_write_back(const void *p, size_t bytes);
 void ndpi_cache_invalidate(const void *p, size_t bytes);
 
+/* ---- placements (placement.c) ----------------------------------------- */
+
+/*
+ * A migration from a queue carries at most 7 ranges (MOENDP_MAX_INLINE_RANGES),
+ * or says that the placement is an even spread over a mask.
+ */
+#define NDPI_QUEUE_RANGES 7
+bool ndpi_placement_fits_queue(const struct ndp_placement *p);
+
 /* ---- objects --------------------------------------------------------- */
 
 struct ndpi_request;

@@ -44,9 +44,6 @@ static inline int kernel_fd(const struct ndp_device *dev)
 /* @req in the form of the uapi; the number of the operation. */
 uint32_t ndpi_kernel_command(const struct ndpi_request *req, struct moendp_cmd *cmd);
 
-/* Can an io_uring command carry @p? */
-bool ndpi_kernel_inline_placement(struct moendp_cmd_migrate *m, const struct ndp_placement *p);
-
 /* A ring fit for 80-byte commands; says why there is none. */
 int ndpi_kernel_ring(struct io_uring *ring, unsigned int depth, struct ndp_error *err);
 

@@ -20,6 +20,7 @@
 
 _Static_assert(sizeof(struct moendp_cmd) == 80, "fits an SQE");
 _Static_assert(sizeof(struct moendp_cmd_migrate) == 80, "fits an SQE");
+_Static_assert(NDPI_QUEUE_RANGES == MOENDP_MAX_INLINE_RANGES, "fits an SQE");
 
 static int explain_no_ring(int r, struct ndp_error *err)
 {
@@ -46,7 +47,7 @@ static int explain_no_ring(int r, struct ndp_error *err)
 		return ndpi_fail(err, r,
 				 "io_uring of this kernel has no SQE128 and CQE32 rings (Linux 5.19 or later is wanted); ndp_run() works without");
 	case -ENOMEM:
-		return ndpi_fail(err, r, "no memory for an io_uring ring (ulimit -l may be too low)");
+		return ndpi_fail(err, r, "no memory for an io_uring ring (ulimit -l may be too low); ndp_run() works without");
 	default:
 		return ndpi_fail(err, r, "io_uring_setup(): %s; queues need io_uring", strerror(-r));
 	}
@@ -79,55 +80,44 @@ void ndpi_kernel_queue_destroy(struct ndp_queue *base)
 	io_uring_queue_exit(&((struct kernel_queue *)base)->ring);
 }
 
-bool ndpi_kernel_inline_placement(struct moendp_cmd_migrate *m, const struct ndp_placement *p)
+/* The front end has seen to it that @p fits. */
+static struct moendp_cmd_migrate migrate_command(const struct ndpi_request *req)
 {
-	struct ndp_placement even;
-	uint32_t mask = ndp_placement_mask(p), blocks = 0;
+	const struct ndp_placement *p = req->cmd.to;
+	struct moendp_cmd_migrate m = {
+		.handle = ((struct kernel_weights *)req->cmd.weights)->handle,
+	};
 
-	if (p->nr_ranges <= MOENDP_MAX_INLINE_RANGES) {
-		m->nr_ranges = p->nr_ranges;
-		for (uint32_t i = 0; i < p->nr_ranges; i++)
-			m->ranges[i] = (struct moendp_range){ .dimm = p->ranges[i].dimm,
-							      .nr_blocks = p->ranges[i].nr_blocks };
-		return true;
+	if (p->nr_ranges > NDPI_QUEUE_RANGES) {
+		m.dimm_mask = ndp_placement_mask(p);
+		return m;
 	}
-	for (uint32_t i = 0; i < p->nr_ranges; i++)
-		blocks += p->ranges[i].nr_blocks;
-	if (ndp_placement_spread(&even, blocks, mask) < 0 || even.nr_ranges != p->nr_ranges ||
-	    memcmp(even.ranges, p->ranges, p->nr_ranges * sizeof(p->ranges[0])))
-		return false;
-	m->dimm_mask = mask;
-	return true;
+	m.nr_ranges = p->nr_ranges;
+	memcpy(m.ranges, p->ranges, p->nr_ranges * sizeof(m.ranges[0]));
+	return m;
 }
 
 int ndpi_kernel_queue_push(struct ndp_queue *base, struct ndpi_request *req)
 {
-	struct kernel_queue *q = (struct kernel_queue *)base;
-	struct moendp_cmd_migrate move = { 0 };
-	struct io_uring_sqe *sqe;
-	struct moendp_cmd cmd;
-	uint32_t op;
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&((struct kernel_queue *)base)->ring);
 
-	if (req->cmd.op == NDP_OP_MIGRATE_WEIGHTS) {
-		move.handle = ((struct kernel_weights *)req->cmd.weights)->handle;
-		if (!ndpi_kernel_inline_placement(&move, req->cmd.to))
-			return -E2BIG;
-		op = MOENDP_CMD_MIGRATE;
-	} else {
-		op = ndpi_kernel_command(req, &cmd);
-	}
-	sqe = io_uring_get_sqe(&q->ring);
 	if (!sqe)
 		return -EAGAIN;
-	memset(sqe, 0, 2 * sizeof(*sqe));
+	memset(sqe, 0, 2 * sizeof(*sqe)); /* SQE128 */
 	sqe->opcode = IORING_OP_URING_CMD;
 	sqe->fd = kernel_fd(base->dev);
-	sqe->cmd_op = op;
 	sqe->user_data = (uintptr_t)req;
-	if (op == MOENDP_CMD_MIGRATE)
+	if (req->cmd.op == NDP_OP_MIGRATE_WEIGHTS) {
+		struct moendp_cmd_migrate move = migrate_command(req);
+
+		sqe->cmd_op = MOENDP_CMD_MIGRATE;
 		memcpy(sqe->cmd, &move, sizeof(move));
-	else
+	} else {
+		struct moendp_cmd cmd;
+
+		sqe->cmd_op = ndpi_kernel_command(req, &cmd);
 		memcpy(sqe->cmd, &cmd, sizeof(cmd));
+	}
 	return 0;
 }
 

@@ -110,6 +110,20 @@ uint32_t ndp_placement_mask(const struct ndp_placement *p)
 	return mask;
 }
 
+bool ndpi_placement_fits_queue(const struct ndp_placement *p)
+{
+	struct ndp_placement even;
+	uint32_t blocks = 0;
+
+	if (p->nr_ranges <= NDPI_QUEUE_RANGES)
+		return true;
+	for (uint32_t i = 0; i < p->nr_ranges; i++)
+		blocks += p->ranges[i].nr_blocks;
+	return !ndp_placement_spread(&even, blocks, ndp_placement_mask(p)) &&
+	       even.nr_ranges == p->nr_ranges &&
+	       !memcmp(even.ranges, p->ranges, p->nr_ranges * sizeof(p->ranges[0]));
+}
+
 int ndp_placement_check(const struct ndp_placement *p, uint32_t nr_blocks, uint32_t allowed,
 			struct ndp_error *err)
 {

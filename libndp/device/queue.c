@@ -69,6 +69,8 @@ int ndp_queue_push(struct ndp_queue *q, const struct ndp_cmd *cmd)
 	r = ndpi_request_prepare(req, q->dev, cmd);
 	if (r < 0)
 		return r;
+	if (cmd->op == NDP_OP_MIGRATE_WEIGHTS && !ndpi_placement_fits_queue(cmd->to))
+		return -E2BIG;
 	q->free = req->next;
 	if (cmd->op != NDP_OP_MIGRATE_WEIGHTS && !cmd->tokens) {
 		ndpi_list_add(&q->done, req);

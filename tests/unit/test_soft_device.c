@@ -620,6 +620,35 @@ static void wrong_moves_are_refused(void **state)
 	free_commands(&c);
 }
 
+/* An io_uring command has room for 7 ranges, so a queue takes no more anywhere. */
+static void a_queue_takes_seven_ranges_or_an_even_spread(void **state)
+{
+	struct ndp_device *dev = ref_open("soft:dimms=9,size=4M");
+	struct ref_expert e = ref_expert_new(H, H, 20 * 32, 1);
+	struct ndp_placement even, eight = { .nr_ranges = 8 };
+	struct ndp_cmd c = { .op = NDP_OP_MIGRATE_WEIGHTS, .to = &eight };
+	struct ndp_result res;
+	struct ndp_queue *q;
+
+	UNUSED_STATE;
+	for (uint32_t i = 0; i < 8; i++)
+		eight.ranges[i] = (struct ndp_range){ .dimm = i, .nr_blocks = i ? 2 : 6 };
+	ndp_placement_spread(&even, 20, 0x1ff);
+	c.weights = ref_place_expert(dev, &e, &even);
+	assert_int_equal(ndp_queue_create(&q, dev, 1, NULL), 0);
+	assert_int_equal(ndp_queue_push(q, &c), -E2BIG);
+	assert_int_equal(ndp_weights_migrate(c.weights, &eight, NULL, NULL), 0);
+	c.to = &even;
+	assert_int_equal(ndp_queue_push(q, &c), 0);
+	assert_int_equal(ndp_queue_wait(q, &res, 1, 1), 1);
+	assert_int_equal(res.res, 0);
+	assert_int_equal(res.dimm_mask, 0x1ff);
+	ndp_queue_free(q);
+	ndp_weights_free(c.weights);
+	ref_expert_free(&e);
+	ndp_close(dev);
+}
+
 /* ---- queues ---------------------------------------------------------- */
 
 static void a_queue_holds_depth_commands(void **state)
@@ -728,6 +757,7 @@ int main(void)
 		ON_DEVICE(filling_is_checked),
 		ON_DEVICE(wrong_commands_are_refused),
 		ON_DEVICE(wrong_moves_are_refused),
+		cmocka_unit_test(a_queue_takes_seven_ranges_or_an_even_spread),
 		ON_DEVICE(a_queue_holds_depth_commands),
 		ON_DEVICE(a_queue_is_its_threads_own),
 	};

@@ -8,8 +8,8 @@
  * caller's process.  The second is used only when it is asked for by name.
  *
  * Threads: a device, its weights and its IO objects may be used by several
- * threads at once.  A queue belongs to one thread at a time.  An object must
- * not be freed while a command of the caller's that names it is in flight.
+ * threads at once.  A queue belongs to the thread that created it.  An object
+ * must not be freed while a command of the caller's that names it is in flight.
  */
 #ifndef NDP_DEVICE_H
 #define NDP_DEVICE_H
@@ -57,6 +57,7 @@ int ndp_discover(struct ndp_node *nodes, size_t max, struct ndp_error *err);
  * internal-mbps=, gflops=, overhead-ns=, link-mbps=, link-latency-ns=.
  */
 int ndp_open(struct ndp_device **dev, const char *spec, struct ndp_error *err);
+/* Its objects and queues stay usable; with the last of them the device ends. */
 void ndp_close(struct ndp_device *dev);
 
 struct ndp_device_info {
@@ -219,7 +220,14 @@ enum {
  * library, so that the sum over replicas is the result.
  * ACT_MUL: y = bf16(act(gate at x_off, up at rows_off)), both FP32
  * [tokens][ldx], @count columns, on every DIMM of @x_mask.
- * MIGRATE_WEIGHTS: moves @weights to @to; nothing else is looked at.
+ * MIGRATE_WEIGHTS: moves @weights to @to; nothing else is looked at.  From a
+ * queue @to has at most 7 ranges or is an even spread (-E2BIG otherwise).
+ *
+ * @accumulate adds to what y holds in the replica of each DIMM that computes (a
+ * GEMV then does not zero y).  Where weights may move between two such commands,
+ * zero y everywhere first and add up the replicas of both masks.
+ *
+ * With no tokens a command is checked, succeeds, and touches nothing.
  *
  * @x_mask says into which replicas this x was written.  When the weights have
  * moved elsewhere meanwhile the library copies x (and the row list) from one of
@@ -260,10 +268,13 @@ struct ndp_result {
 /* One command, synchronously. */
 int ndp_run(struct ndp_device *dev, const struct ndp_cmd *cmd, struct ndp_result *result);
 
-/* At most @depth commands in flight, 1..4096. */
+/*
+ * At most @depth commands in flight, 1..4096, in no particular order.  Calls
+ * from another thread than this one end with -EPERM.
+ */
 int ndp_queue_create(struct ndp_queue **q, struct ndp_device *dev, unsigned int depth,
 		     struct ndp_error *err);
-/* Waits for what is in flight. */
+/* Waits for what is in flight; from the thread that created it. */
 void ndp_queue_free(struct ndp_queue *q);
 
 /* Puts a command into the batch; -EAGAIN: the queue is full, wait first. */
@@ -272,7 +283,8 @@ int ndp_queue_push(struct ndp_queue *q, const struct ndp_cmd *cmd);
 int ndp_queue_submit(struct ndp_queue *q);
 /*
  * Submits, waits until at least @min results are there (or nothing is in
- * flight), returns up to @max of them.
+ * flight), returns up to @max of them.  -EINTR: a signal handler ran while
+ * nothing was there; what is in flight stays so.
  */
 int ndp_queue_wait(struct ndp_queue *q, struct ndp_result *results, unsigned int max,
 		   unsigned int min);
