@@ -10,8 +10,8 @@
 #   -f  a file or folder; DST (default /root/<name of SRC>, executables /bin/<name>) is where it goes
 #   -e  a variable in the script's environment
 #
-# Shared libraries of every ELF executable are found by ldd and put where the host has them. The
-# archive is not compressed: an emulated CPU would take longer to unpack it than to read it.
+# Shared libraries of every ELF executable are found by ldd and put where the host has them, those
+# of the build folder into /lib. The archive is not compressed: an emulated CPU would take longer to unpack it than to read it.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
@@ -35,18 +35,24 @@ busybox=$(command -v busybox) || die "no busybox: run make setup"
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
+chmod 755 "$root" # users other than root have to pass, too
 mkdir -p "$root"/{bin,etc,dev,lib/modules,root}
 
 # add SRC DST: one file, and the libraries it needs
 add() {
-	local lib
+	local lib to
 
 	[ -r "$1" ] || die "$1 is not there"
 	install -D -m "$([ -x "$1" ] && echo 755 || echo 644)" "$1" "$root/$2"
 	[ -x "$1" ] || return 0
 	[ "$(head -c 4 "$1" | tr -d '\0')" = $'\x7fELF' ] || return 0
 	while read -r lib; do
-		[ -e "$root/$lib" ] || install -D -m 755 "$lib" "$root/$lib"
+		# One that is found beside the program ($ORIGIN) stays beside it.
+		if [ "$(dirname "$lib")" = "$(dirname "$(readlink -f "$1")")" ]; then
+			install -D -m 755 "$lib" "$root/$(dirname "$2")/$(basename "$lib")"
+		else
+			[ -e "$root/$lib" ] || install -D -m 755 "$lib" "$root/$lib"
+		fi
 	done < <(ldd "$1" 2>/dev/null | grep -o '/[^ ]*')
 }
 
