@@ -10,8 +10,8 @@
 #   -f  a file or folder; DST (default /root/<name of SRC>, executables /bin/<name>) is where it goes
 #   -e  a variable in the script's environment
 #
-# Shared libraries of every ELF executable are found by ldd and put where the host has them, those
-# of the build folder into /lib. The archive is not compressed: an emulated CPU would take longer to unpack it than to read it.
+# Shared libraries of every ELF executable are found by ldd and put where the host has
+# them. The archive is not compressed: an emulated CPU would take longer to unpack it than to read it.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
@@ -40,7 +40,7 @@ mkdir -p "$root"/{bin,etc,dev,lib/modules,root}
 
 # add SRC DST: one file, and the libraries it needs
 add() {
-	local lib to
+	local lib
 
 	[ -r "$1" ] || die "$1 is not there"
 	install -D -m "$([ -x "$1" ] && echo 755 || echo 644)" "$1" "$root/$2"
