@@ -239,7 +239,8 @@ define vm_suite
 .PHONY: suite-vm-$(1)
 suite-vm-$(1): $(BUILD)/kmod-$(1)/moendp.ko $(BUILD)/ndp-run $(GUEST_PARTS) $(QEMU)
 	$$(Q)$(SUITE) vm-$(1) $(RUN_VM) --name check-$(1) --kernel $(1) $(2) \
-		--script tests/vm/guest-check.sh $(GUEST_RUN) \
+		--script tests/vm/guest-check.sh $(GUEST_RUN) --file tests/run/guest-cases.sh \
+		--file $$$$(command -v flock) \
 		$(foreach t,$(GUEST_PARTS),--file $(t):root/kselftest/$(notdir $(t)))
 endef
 $(foreach k,$(KERNELS),$(eval $(call vm_suite,$(k),--timeout 900)))

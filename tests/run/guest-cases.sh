@@ -15,6 +15,10 @@ work=/tmp/guest-cases
 # A program that may not open a node still must be able to read its model.
 shared=/tmp/guest-cases-model
 node=/dev/ndp0
+# Hundredths of a second from SIGINT to the end: 0.3 s more than promised for an emulated CPU to fork
+# and look at the clock, and much more for one whose kernel checks every access.
+soon=130
+[ -z "${NDP_DEBUG_KERNEL:-}" ] || soon=500
 count=0
 failed=0
 rm -rf "$work" "$shared"
@@ -114,8 +118,7 @@ interrupted_while_waiting() {
 	cat "$work/err"
 	echo "status $got after ${took}0 ms"
 	ok=1
-	# 0.3 s for an emulated CPU to fork and look at the clock.
-	[ "$got" -eq 130 ] && [ "$took" -lt 130 ] && says err "waiting for the lock of $node" &&
+	[ "$got" -eq 130 ] && [ "$took" -lt "$soon" ] && says err "waiting for the lock of $node" &&
 		kill -0 "$holder" && ok=0
 	stuck=$(grep -lE '^State:[[:space:]]*D' /proc/[0-9]*/status 2>/dev/null | xargs -r grep -l ndp-run)
 	[ -z "$stuck" ] || { echo "in state D: $stuck"; ok=1; }
@@ -138,7 +141,7 @@ interrupted_while_running() {
 	took=$(($(cut -d ' ' -f 1 /proc/uptime | tr -d .) - start))
 	cat "$work/err"
 	echo "status $got after ${took}0 ms"
-	[ "$got" -eq 130 ] && [ "$took" -lt 130 ] && runs_again_as_root
+	[ "$got" -eq 130 ] && [ "$took" -lt "$soon" ] && runs_again_as_root
 }
 
 lock_is_released() {

@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# What `make check-vm` runs in each guest, as TAP: the model on every placement, still and while its
-# experts move, and the driver's own tests (every program in /root/kselftest). The driver is
-# loaded and unloaded around each of the two: it must leave nothing behind.
+# What `make check-vm` runs in each guest, as TAP: ndp-run without a driver, without permission and
+# interrupted (guest-cases.sh); the model on every placement, still and while its experts move; and
+# the driver's own tests (every program in /root/kselftest). The driver is loaded and unloaded
+# around each: it must leave nothing behind.
 count=0
 status=0
 
@@ -36,6 +37,18 @@ model() {
 		--check /root/tiny-moe/reference.json "$@"
 }
 
+# program COMMAND...: prints its own results; one that fails says so itself, one that dies cannot
+program() {
+	echo "# $1"
+	(cd /root && timeout "$limit" "$@" 2>&1; echo $? >/tmp/status) </dev/null | tee /tmp/log
+	read -r ended </tmp/status
+	if [ "$ended" -ne 0 ]; then
+		grep -q '^ *not ok' /tmp/log || result "$1 ran to its end" "$ended" /tmp/log
+		status=1
+	fi
+}
+
+program guest-cases.sh
 t "insmod moendp.ko" insmod /root/moendp.ko
 model "local" --device /dev/ndp0 --placement local
 model "striped" --device /dev/ndp0 --placement striped
@@ -47,14 +60,7 @@ t "rmmod moendp" rmmod moendp
 t "insmod moendp.ko again" insmod /root/moendp.ko
 for test in /root/kselftest/*; do
 	[ -x "$test" ] || continue
-	echo "# $test"
-	(cd /root && timeout "$limit" "$test" 2>&1; echo $? >/tmp/status) </dev/null | tee /tmp/log
-	read -r ended </tmp/status
-	# A program that fails says so itself; one that dies cannot.
-	if [ "$ended" -ne 0 ]; then
-		grep -q '^ *not ok' /tmp/log || result "$test ran to its end" "$ended" /tmp/log
-		status=1
-	fi
+	program "$test"
 done
 t "rmmod moendp at the end" rmmod moendp
 exit $status
