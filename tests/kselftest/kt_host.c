@@ -3,6 +3,7 @@
 #include "kt_host.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,6 +61,47 @@ int kt_unplug(unsigned int dimm)
 int kt_plug(unsigned int dimm)
 {
 	return kt_host(NULL, 0, "plug dimm%u", dimm);
+}
+
+int kt_pci_address(unsigned int dimm, char *address, size_t bytes)
+{
+	char link[128], target[PATH_MAX];
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "/sys/class/ndp/%sd%u/pci", strrchr(kt_node(), '/') + 1,
+		 dimm);
+	n = readlink(link, target, sizeof(target) - 1);
+	if (n < 0)
+		return -errno;
+	target[n] = '\0';
+	n = snprintf(address, bytes, "%s", strrchr(target, '/') ? strrchr(target, '/') + 1 : target);
+	return n < (ssize_t)bytes ? 0 : -EMSGSIZE;
+}
+
+#define DRIVER	"/sys/bus/pci/drivers/moendp/"
+
+int kt_unbind(const char *address)
+{
+	return kt_write_file(DRIVER "unbind", address);
+}
+
+int kt_bind(const char *address)
+{
+	return kt_write_file(DRIVER "bind", address);
+}
+
+int kt_timeout_ms(unsigned int ms)
+{
+	const char *path = "/sys/module/moendp/parameters/timeout_ms";
+	int old = kt_read_number(path);
+	char text[16];
+	int r;
+
+	if (old < 0)
+		return old;
+	snprintf(text, sizeof(text), "%u", ms);
+	r = kt_write_file(path, text);
+	return r < 0 ? r : old;
 }
 
 int kt_wait_state(int fd, unsigned int dimm, uint32_t state, unsigned int timeout_ms)

@@ -18,6 +18,13 @@ int kt_host(char *answer, size_t bytes, const char *args, ...)
 int kt_set(unsigned int dimm, const char *property, const char *value);
 int kt_unplug(unsigned int dimm);
 int kt_plug(unsigned int dimm);
+/* The PCI address of a DIMM's function, such as 0000:05:00.0. */
+int kt_pci_address(unsigned int dimm, char *address, size_t bytes);
+/* Takes the function from the driver, and gives it back: what unplugging does, without a host. */
+int kt_unbind(const char *address);
+int kt_bind(const char *address);
+/* The driver's patience with a DIMM in ms; -EACCES when it cannot be changed. Returns the old. */
+int kt_timeout_ms(unsigned int ms);
 /* Waits until QUERY says so; the mask is of the domain node @fd. */
 int kt_wait_state(int fd, unsigned int dimm, uint32_t state, unsigned int timeout_ms);
 
