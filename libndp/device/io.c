@@ -11,6 +11,31 @@
 #include <inttypes.h>
 #include <string.h>
 
+static int explain_create(const struct ndp_device *dev, uint32_t mask, size_t bytes,
+			  uint32_t there, int r, struct ndp_error *err)
+{
+	switch (r) {
+	case -ENXIO:
+	case -ENODEV:
+		return ndpi_fail(err, r,
+				 "replicas wanted on the DIMMs of mask 0x%" PRIx32 ", %s has 0x%" PRIx32,
+				 mask, dev->name, there);
+	case -ENOSPC:
+		return ndpi_fail(err, r,
+				 "no contiguous room for %zu bytes on each DIMM of mask 0x%" PRIx32
+				 " of %s: free something or use larger DIMMs",
+				 bytes, mask, dev->name);
+	case -EDQUOT:
+		return ndpi_fail(err, r,
+				 "%zu bytes on each DIMM of mask 0x%" PRIx32
+				 " are more than this user's quota leaves",
+				 bytes, mask);
+	default:
+		return ndpi_fail(err, r, "a buffer of %zu bytes on each DIMM of mask 0x%" PRIx32 " of %s: %s",
+				 bytes, mask, dev->name, strerror(-r));
+	}
+}
+
 int ndp_io_create(struct ndp_io **out, struct ndp_device *dev, uint32_t mask, size_t bytes,
 		  struct ndp_error *err)
 {
@@ -25,10 +50,6 @@ int ndp_io_create(struct ndp_io **out, struct ndp_device *dev, uint32_t mask, si
 	r = ndp_device_info(dev, &info);
 	if (r < 0)
 		return ndpi_fail(err, r, "asking %s for its DIMMs: %s", dev->name, strerror(-r));
-	if (mask & ~info.dimm_mask)
-		return ndpi_fail(err, -ENXIO,
-				 "replicas wanted on the DIMMs of mask 0x%" PRIx32 ", %s has 0x%" PRIx32,
-				 mask, dev->name, info.dimm_mask);
 	if (!mask)
 		mask = info.dimm_mask;
 	io = dev->ops->io_alloc();
@@ -38,11 +59,7 @@ int ndp_io_create(struct ndp_io **out, struct ndp_device *dev, uint32_t mask, si
 	r = dev->ops->io_create(io, mask, bytes);
 	if (r < 0) {
 		dev->ops->io_destroy(io);
-		return ndpi_fail(err, r,
-				 "a buffer of %zu bytes on each DIMM of mask 0x%" PRIx32 " of %s: %s%s",
-				 bytes, mask, dev->name, strerror(-r),
-				 r == -ENOSPC ? " (no contiguous room: free something or use larger DIMMs)"
-					      : "");
+		return explain_create(dev, mask, bytes, info.dimm_mask, r, err);
 	}
 	ndpi_device_get(dev);
 	*out = io;

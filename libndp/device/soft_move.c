@@ -334,7 +334,7 @@ static int move_start(struct soft_move *m, struct soft_weights *w, const struct 
 	int r;
 
 	if (ndp_placement_mask(to) & ~(UINT32_MAX >> (NDP_MAX_DIMMS - dev->nr_dimms)))
-		return -ENXIO;
+		return -ENODEV;
 	if (ndp_placement_mask(to) & ~w->allowed_mask)
 		return -EPERM;
 	m->dev = dev;

@@ -82,7 +82,7 @@ int soft_weights_create(struct ndp_weights *base, const struct ndp_placement *p,
 
 	w->allowed_mask = allowed_mask ? allowed_mask : all_dimms(dev);
 	if ((ndp_placement_mask(p) | w->allowed_mask) & ~all_dimms(dev))
-		return -ENXIO;
+		return -ENODEV;
 	map = soft_map_new(p->nr_ranges);
 	if (!map)
 		return -ENOMEM;
@@ -216,6 +216,8 @@ int soft_io_create(struct ndp_io *base, uint32_t mask, size_t bytes)
 	struct soft_device *dev = soft_device(base->dev);
 	struct soft_io *io = (struct soft_io *)base;
 
+	if (mask & ~all_dimms(dev))
+		return -ENODEV;
 	for (uint32_t m = mask; m; m &= m - 1) {
 		uint32_t d = ndpi_lowest(m);
 		int r = soft_extent_new(&io->extent[d], &dev->dimms[d], bytes, false);

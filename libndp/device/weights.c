@@ -48,6 +48,7 @@ static int explain_create(struct ndp_weights *w, const struct ndp_placement *p,
 		return ndpi_fail(err, r, "%s: %" PRIu64 " bytes are more than this user's quota leaves",
 				 what, (uint64_t)w->nr_blocks * w->block_bytes);
 	case -ENXIO:
+	case -ENODEV:
 		return ndpi_fail(err, r, "%s: %s has not all the DIMMs of the placement (mask 0x%" PRIx32 ")",
 				 what, w->dev->name, ndp_placement_mask(p));
 	case -EPERM:
@@ -258,6 +259,7 @@ static int explain_migrate(const struct ndp_weights *w, const struct ndp_placeme
 	case -EPERM:
 		return ndpi_fail(err, r, "the placement (mask 0x%" PRIx32 ") leaves the allowed mask", mask);
 	case -ENXIO:
+	case -ENODEV:
 		return ndpi_fail(err, r, "%s has not all the DIMMs of the placement (mask 0x%" PRIx32 ")",
 				 w->dev->name, mask);
 	default:

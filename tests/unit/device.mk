@@ -1,4 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-# Unit tests of libndp's devices that need more than their own source.
+# Unit tests of libndp's devices that need more than their own source, and those that run in the
+# guest as well, on the kernel's device.
 
 test_device_coherence_LIBS := -Wl,--wrap=ndpi_cache_write_back,--wrap=ndpi_cache_invalidate
+
+LIB_GUEST_TESTS := commands arguments migration
+GUEST_TESTS += $(LIB_GUEST_TESTS:%=lib_%)
+$(foreach t,$(LIB_GUEST_TESTS),$(eval lib_$(t)_SRCS := tests/unit/test_device_$(t).c tests/unit/guest_device.c))
+$(foreach t,$(LIB_GUEST_TESTS),$(eval lib_$(t)_LIBS := -lcmocka))

@@ -182,6 +182,32 @@ static inline struct ndp_device *ref_open(const char *spec)
 	return dev;
 }
 
+/*
+ * The device under test has four DIMMs: the one that NDP_TEST_DEVICE names
+ * (guest_device.c sets it in a guest), or one in the process.
+ */
+static inline int ref_setup(void **state)
+{
+	const char *spec = getenv("NDP_TEST_DEVICE");
+
+	*state = ref_open(spec ? spec : "soft:dimms=4,size=64M");
+	return 0;
+}
+
+/* How often to do something that an emulated machine does slowly. */
+static inline unsigned int ref_scaled(unsigned int times)
+{
+	return getenv("NDP_TEST_DEVICE") ? times / 20 : times;
+}
+
+static inline int ref_teardown(void **state)
+{
+	ndp_close(*state);
+	return 0;
+}
+
+#define REF_TEST(test) cmocka_unit_test_setup_teardown(test, ref_setup, ref_teardown)
+
 static inline struct ndp_weights *ref_place_expert(struct ndp_device *dev, const struct ref_expert *e,
 						   const struct ndp_placement *p)
 {
