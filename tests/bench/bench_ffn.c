@@ -3,15 +3,17 @@
  * bench_ffn - throughput of FFN commands that cycle over a working set of distinct experts.
  *
  *   bench_ffn [--device SPEC] [--hidden H] [--neurons I] [--experts N] [--depth D] [--serve]
- *             [--seconds S] [--tokens L]
+ *             [--seconds S] [--tokens L] [--io]
  *
  * The same program runs against /dev/ndpN in a guest and against soft: on the host, so that one is
  * the yardstick of the other (bar F.3). Expert e lies wholly on DIMM e mod the number of DIMMs; a
- * DIMM computes with one worker. x is written once; what is timed is commands: submission,
- * computing, completion.
+ * DIMM computes with one worker. What is timed is commands, from submission to completion; x is
+ * there already. With --io (or "round L io") also what an application does besides for each result:
+ * x is written to the DIMM before, y read and added up after. In a guest whose CPU is emulated that
+ * part says more about the emulated CPU than about the driver.
  *
  * With --serve it measures when it is told to, so that a driver can interleave two of them: for each
- * line "round L" on stdin it runs one round of commands with L tokens and answers on stdout
+ * line "round L" or "round L io" on stdin it runs one round of commands with L tokens and answers
  *
  *   go L                              now the clock runs
  *   round L COMMANDS NANOSECONDS      as soon as the last command has completed
@@ -38,6 +40,9 @@ struct bench {
 	unsigned int nr_experts, depth;
 	struct ndp_expert_shape shape;
 	size_t x_slot, y_slot;
+	uint16_t *input;		/* what is written to x each time */
+	float *output;			/* what y is added up into */
+	bool with_io;
 };
 
 static void create_expert(struct bench *b, unsigned int e, uint32_t mask, uint16_t *packed)
@@ -89,23 +94,20 @@ static void prepare(struct bench *b, const char *spec)
 
 	b->x_slot = (size_t)MAX_TOKENS * b->shape.h_in * sizeof(uint16_t);
 	b->y_slot = (size_t)MAX_TOKENS * b->shape.h_out * sizeof(float);
-	scratch = malloc(b->x_slot);
-	if (!scratch)
+	b->input = malloc(b->x_slot);
+	b->output = malloc(b->y_slot);
+	if (!b->input || !b->output)
 		die("out of memory");
-	if (ndp_io_create(&b->x, b->dev, 0, b->x_slot, &err) < 0 ||
+	random_bf16(b->input, b->x_slot / 2, -1, 12345);
+	if (ndp_io_create(&b->x, b->dev, 0, b->x_slot * b->nr_experts, &err) < 0 ||
 	    ndp_io_create(&b->y, b->dev, 0, b->y_slot * b->nr_experts, &err) < 0 ||
 	    ndp_queue_create(&b->queue, b->dev, b->depth, &err) < 0)
 		die("%s", err.message);
-	random_bf16(scratch, b->x_slot / 2, -1, 12345);
-	r = ndp_io_write(b->x, info.dimm_mask, 0, scratch, b->x_slot);
-	if (r < 0)
-		die("writing x: %s", strerror(-r));
-	free(scratch);
 	fprintf(stderr, "bench_ffn: %s: %u experts of %zu bytes on %d DIMMs, queue depth %u\n",
 		info.name, b->nr_experts, bytes, __builtin_popcount(info.dimm_mask), b->depth);
 }
 
-/* y has a place for each expert: commands of one expert only ever write the same there. */
+/* x and y have a place for each expert: commands of one expert only ever write the same there. */
 static void push(struct bench *b, unsigned int e, uint32_t tokens)
 {
 	struct ndp_cmd cmd = {
@@ -115,31 +117,53 @@ static void push(struct bench *b, unsigned int e, uint32_t tokens)
 		.y = b->y,
 		.x_mask = 1u << b->dimms[e],
 		.tokens = tokens,
+		.x_off = b->x_slot * e,
 		.y_off = b->y_slot * e,
 		.ldx = b->shape.h_in * sizeof(uint16_t),
 		.ldy = b->shape.h_out * sizeof(float),
 		.tag = e,
 	};
-	int r = ndp_queue_push(b->queue, &cmd);
+	int r = 0;
 
+	if (b->with_io)
+		r = ndp_io_write(b->x, cmd.x_mask, cmd.x_off, b->input, tokens * cmd.ldx);
+	if (r < 0)
+		die("writing x: %s", strerror(-r));
+	r = ndp_queue_push(b->queue, &cmd);
 	if (r < 0)
 		die("ndp_queue_push: %s", strerror(-r));
 }
 
-static void wipe_results(struct bench *b)
+static void take(struct bench *b, const struct ndp_result *result, uint32_t tokens)
 {
-	void *nothing = calloc(1, b->y_slot);
+	const unsigned int e = result->tag;
+	int r = result->res;
+
+	if (!r && b->with_io)
+		r = ndp_io_reduce(b->y, result->dimm_mask, b->y_slot * e,
+				  b->shape.h_out * sizeof(float), b->output, b->shape.h_out, tokens,
+				  b->shape.h_out);
+	if (r < 0)
+		die("a command of expert %u failed: %s", e, strerror(-r));
+}
+
+/* x in place, y wiped. */
+static void start_round(struct bench *b, uint32_t tokens)
+{
+	const size_t x_bytes = (size_t)tokens * b->shape.h_in * sizeof(uint16_t);
 	unsigned int e;
 	int r;
 
-	if (!nothing)
-		die("out of memory");
+	memset(b->output, 0, b->y_slot);
 	for (e = 0; e < b->nr_experts; e++) {
-		r = ndp_io_write(b->y, 1u << b->dimms[e], b->y_slot * e, nothing, b->y_slot);
+		const uint32_t mask = 1u << b->dimms[e];
+
+		r = ndp_io_write(b->y, mask, b->y_slot * e, b->output, b->y_slot);
+		if (!r)
+			r = ndp_io_write(b->x, mask, b->x_slot * e, b->input, x_bytes);
 		if (r < 0)
-			die("wiping y: %s", strerror(-r));
+			die("writing x and y: %s", strerror(-r));
 	}
-	free(nothing);
 }
 
 /* FNV-1a over the results of all experts. */
@@ -182,9 +206,7 @@ static uint64_t run_round(struct bench *b, uint32_t tokens, uint64_t min_ns, uin
 		if (n < 0)
 			die("ndp_queue_wait: %s", strerror(-n));
 		for (i = 0; i < n; i++)
-			if (results[i].res < 0)
-				die("a command of expert %u failed: %s",
-				    (unsigned int)results[i].tag, strerror(-results[i].res));
+			take(b, &results[i], tokens);
 		completed += n;
 	}
 	*elapsed_ns = now_ns() - start;
@@ -195,17 +217,20 @@ static void serve(struct bench *b, uint64_t min_ns)
 {
 	uint64_t commands, ns;
 	unsigned int tokens;
-	char line[80];
+	char line[80], io[4];
+	int n;
 
 	puts("ready");
 	fflush(stdout);
 	while (fgets(line, sizeof(line), stdin)) {
 		if (!strncmp(line, "end", 3))
 			break;
-		if (sscanf(line, "round %u", &tokens) != 1 || !tokens || tokens > MAX_TOKENS)
-			die("\"round TOKENS\" was expected, TOKENS from 1 to %d, not: %s",
+		n = sscanf(line, "round %u %3s", &tokens, io);
+		if (n < 1 || (n == 2 && strcmp(io, "io")) || !tokens || tokens > MAX_TOKENS)
+			die("\"round TOKENS [io]\" was expected, TOKENS from 1 to %d, not: %s",
 			    MAX_TOKENS, line);
-		wipe_results(b);
+		b->with_io = n == 2;
+		start_round(b, tokens);
 		printf("go %u\n", tokens);
 		fflush(stdout);
 		commands = run_round(b, tokens, min_ns, &ns);
@@ -223,6 +248,7 @@ static void measure(struct bench *b, uint32_t tokens, uint64_t min_ns)
 			     ndp_expert_block_bytes(&b->shape);
 	uint64_t commands, ns;
 
+	start_round(b, tokens);
 	run_round(b, tokens, 0, &ns);
 	commands = run_round(b, tokens, min_ns, &ns);
 	printf("%u tokens: %llu commands in %.3f s of wall time, %.1f a second, %.2f GB/s of weights, results %016llx\n",
@@ -241,6 +267,7 @@ int main(int argc, char **argv)
 		{ "tokens", required_argument, NULL, 't' },
 		{ "seconds", required_argument, NULL, 's' },
 		{ "serve", no_argument, NULL, 'S' },
+		{ "io", no_argument, NULL, 'o' },
 		{ 0 }
 	};
 	struct bench b = {
@@ -267,6 +294,7 @@ int main(int argc, char **argv)
 		case 't': tokens = parse_number("--tokens", optarg, 1, MAX_TOKENS); break;
 		case 's': min_ns = parse_number("--seconds", optarg, 1, 600) * 1000000000ull; break;
 		case 'S': serving = 1; break;
+		case 'o': b.with_io = true; break;
 		default: return 2;
 		}
 	}
@@ -282,6 +310,8 @@ int main(int argc, char **argv)
 		ndp_weights_free(b.experts[e]);
 	free(b.experts);
 	free(b.dimms);
+	free(b.input);
+	free(b.output);
 	ndp_close(b.dev);
 	return 0;
 }
