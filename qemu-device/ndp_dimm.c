@@ -47,15 +47,11 @@ void ndp_irq_deliver(void *opaque)
     }
 }
 
+/* Without workers the doorbell's handler delivers what its commands raised. */
 void ndp_irq_raise(NdpDimm *s, unsigned vector)
 {
     qatomic_or(&s->irq_pending, 1u << vector);
-    if (vector != NDP_VEC_EVENT && s->irq_coalesce_ns) {
-        if (!timer_pending(&s->irq_timer)) {
-            timer_mod_ns(&s->irq_timer, s->irq_coalesce_ns +
-                         qemu_clock_get_ns(QEMU_CLOCK_VIRTUAL));
-        }
-    } else if (vector == NDP_VEC_EVENT || !s->run_inline) {
+    if (vector == NDP_VEC_EVENT || !s->run_inline) {
         qemu_bh_schedule(s->irq_bh);
     }
 }
@@ -95,7 +91,6 @@ void ndp_dimm_reset_finish(NdpDimm *s)
         e->reg_cq_base = 0;
         e->reg_size_log2 = 0;
     }
-    timer_del(&s->irq_timer);
     qatomic_set(&s->irq_pending, 0);
     qatomic_set(&s->event, 0);
     for (q = 0; q < NDP_VECTORS; q++) {
@@ -299,7 +294,6 @@ static void ndp_dimm_exit(PCIDevice *dev)
     if (s->irq_bh) {
         qemu_bh_delete(s->irq_bh);
         s->irq_bh = NULL;
-        timer_deinit(&s->irq_timer);
     }
     if (msix_present(dev)) {
         for (q = 0; q < NDP_VECTORS; q++) {
@@ -347,7 +341,6 @@ static bool ndp_dimm_start(NdpDimm *s, enum ndp_chip_isa isa, Error **errp)
     s->run_inline = icount_enabled();
     s->irq_bh = qemu_bh_new_guarded(ndp_irq_deliver, s,
                                     &DEVICE(s)->mem_reentrancy_guard);
-    timer_init_ns(&s->irq_timer, QEMU_CLOCK_VIRTUAL, ndp_irq_deliver, s);
     for (q = 0; q < NDP_QUEUES; q++) {
         if (!ndp_engine_init(s, q, isa, errp)) {
             return false;
@@ -462,7 +455,6 @@ static const Property ndp_dimm_properties[] = {
     NDP_PROP_PARAM("overhead-ns", overhead_ns),
     NDP_PROP_PARAM("link-mbps", link_mbps),
     NDP_PROP_PARAM("link-latency-ns", link_latency_ns),
-    DEFINE_PROP_UINT64("irq-coalesce-ns", NdpDimm, irq_coalesce_ns, 0),
 };
 
 static const struct {
@@ -480,7 +472,6 @@ static const struct {
     { "overhead-ns", "Modelled fixed cost of a command" },
     { "link-mbps", "Modelled rate of the link port, 10^6 bytes/s one way" },
     { "link-latency-ns", "Modelled latency of a pull" },
-    { "irq-coalesce-ns", "Least time between a queue's interrupts" },
 };
 
 static void ndp_dimm_describe(ObjectClass *klass)

@@ -130,7 +130,6 @@ struct NdpDimm {
     bool timing;
     char *isa;
     struct ndp_chip_params params;
-    uint64_t irq_coalesce_ns;
 
     MemoryRegion regs;
     MemoryRegion dram_bar; /* the DRAM, and all-ones behind it */
@@ -150,7 +149,6 @@ struct NdpDimm {
     uint32_t event; /* atomic */
 
     QEMUBH *irq_bh;
-    QEMUTimer irq_timer;
     uint32_t irq_pending; /* atomic, one bit a vector */
 
     QemuMutex lock;

@@ -270,9 +270,7 @@ static void ndp_engine_run_inline(NdpEngine *e)
         ndp_engine_finish(e);
     }
     qemu_mutex_unlock(&s->lock);
-    if (!s->irq_coalesce_ns) {
-        ndp_irq_deliver(s);
-    }
+    ndp_irq_deliver(s);
 }
 
 /* Main loop, BQL held. */

@@ -400,23 +400,6 @@ static void test_msix_self(void)
     ndp_test_stop(t);
 }
 
-static void test_irq_coalescing(void)
-{
-    NdpTest *t = ndp_test_start(NULL, "irq-coalesce-ns=1000000");
-    NdpTestDimm *d = &t->dimm[0];
-
-    ndp_run(d, NDP_Q_COMPUTE, fill8);
-    ndp_run(d, NDP_Q_COMPUTE, fill8);
-    g_usleep(20000);
-    g_assert_false(ndp_irq_seen(d, NDP_VEC_COMPUTE));
-    qtest_clock_step(t->qts, 1000001);
-    ndp_irq_wait(d, NDP_VEC_COMPUTE);
-    qtest_clock_step(t->qts, 1000001);
-    g_usleep(20000);
-    g_assert_false(ndp_irq_seen(d, NDP_VEC_COMPUTE));
-    ndp_test_stop(t);
-}
-
 /* With -icount a command is complete when the doorbell's write returns. */
 static void test_icount(void)
 {
@@ -450,6 +433,52 @@ static void test_icount(void)
     ndp_test_stop(t);
 }
 
+/* Random accesses to registers and rings; then a reset makes it well. */
+static void test_random_accesses(void)
+{
+    NdpTest *t = ndp_test_start(NULL, NULL);
+    NdpTestDimm *d = &t->dimm[0];
+    unsigned round;
+    unsigned i;
+
+    for (round = 0; round < 10; round++) {
+        for (i = 0; i < 500; i++) {
+            unsigned reg = g_test_rand_int_range(0, 0x240 / 4) * 4;
+            uint32_t val = g_test_rand_int();
+
+            switch (g_test_rand_int_range(0, 5)) {
+            case 0:
+                ndp_read64(d, reg & ~7u);
+                break;
+            case 1:
+                ndp_write(d, reg, val);
+                break;
+            case 2: /* the queues, with values that may be right */
+                reg = NDP_REG_Q(val % NDP_QUEUES, reg % 0x20);
+                ndp_write(d, reg, val >> 28);
+                break;
+            case 3:
+                ndp_write64(d, NDP_REG_Q(val % NDP_QUEUES,
+                                         val & 2 ? NDP_Q_SQ_BASE
+                                                 : NDP_Q_CQ_BASE),
+                            d->rsvd + (val & 0x1fffc0));
+                break;
+            default:
+                ndp_dram_write(d, d->rsvd + (val & 0xffff8), &val, 4);
+                break;
+            }
+        }
+        ndp_write(d, NDP_REG_CTRL, NDP_CTRL_RESET);
+        g_assert_cmphex(ndp_read(d, NDP_REG_STATUS), ==,
+                        NDP_STATUS_READY | NDP_STATUS_LINK_UP);
+        ndp_dimm_start(d);
+        for (i = 0; i < NDP_QUEUES; i++) {
+            g_assert_cmpuint(ndp_run(d, i, fill8), ==, NDP_ST_OK);
+        }
+    }
+    ndp_test_stop(t);
+}
+
 void ndp_add_register_tests(void)
 {
     qtest_add_func("ndp/register/identity", test_identity);
@@ -457,6 +486,7 @@ void ndp_add_register_tests(void)
     qtest_add_func("ndp/register/bad-properties", test_bad_properties);
     qtest_add_func("ndp/register/read-only", test_read_only);
     qtest_add_func("ndp/register/counters", test_counters);
+    qtest_add_func("ndp/register/random", test_random_accesses);
     qtest_add_func("ndp/ring/bounds", test_ring_bounds);
     qtest_add_func("ndp/ring/latched", test_ring_latched);
     qtest_add_func("ndp/ring/wrap", test_ring_wrap);
@@ -465,6 +495,5 @@ void ndp_add_register_tests(void)
     qtest_add_func("ndp/ring/enable-bits", test_enable_bits);
     qtest_add_func("ndp/irq/msix", test_msix);
     qtest_add_func("ndp/irq/msix-self", test_msix_self);
-    qtest_add_func("ndp/irq/coalescing", test_irq_coalescing);
     qtest_add_func("ndp/icount", test_icount);
 }
