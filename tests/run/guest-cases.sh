@@ -144,6 +144,11 @@ interrupted_while_running() {
 	[ "$got" -eq 130 ] && [ "$took" -lt "$soon" ] && runs_again_as_root
 }
 
+one_dimm() {
+	ends 0 ndp-run --model "$model" --device "${node}d1" --prompt x --tokens 2 &&
+		says out "${node}d1, 1 DIMM;"
+}
+
 lock_is_released() {
 	ends 0 ndp-run --model "$model" --device "$node" --prompt x --tokens 2 --lock --quiet
 }
@@ -157,6 +162,7 @@ t "root may still" runs_again_as_root
 t "SIGINT while waiting for the lock" interrupted_while_waiting
 t "SIGINT while commands run and experts move" interrupted_while_running
 t "the lock is free again" lock_is_released
+t "the node of one DIMM" one_dimm
 t "the functions are unbound" unbind_all
 t "driver unbound: --list is [], says so" empty_list_because "bound"
 t "driver unbound: running says so" cannot_run_because "bound"

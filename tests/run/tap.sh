@@ -27,11 +27,6 @@ t() {
 	fi
 }
 
-skip() {
-	count=$((count + 1))
-	echo "ok $count - $1 # SKIP $2"
-}
-
 # ends STATUS COMMAND...: it ends with exactly this status; stdout and stderr are kept in
 # $work/out and $work/err, and shown
 ends() {

@@ -42,7 +42,9 @@ int generate(struct generation *g, struct engine *e, const struct model_config *
 
 		g->tokens[g->nr_tokens++] = token;
 		r = observe(arg, step, logits, token, err);
-		if (r != 0 || g->nr_tokens == max)
+		if (r == GENERATE_END_BEFORE)
+			g->nr_tokens--;
+		if (r != GENERATE_ON || g->nr_tokens == max)
 			break;
 		start = wall_ns();
 		r = engine_feed(e, &token, 1, &logits, err);

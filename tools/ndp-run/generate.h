@@ -16,9 +16,15 @@ struct generation {
 	uint32_t decode_steps; /* tokens that were fed one by one */
 };
 
+enum generate_next {
+	GENERATE_ON,
+	GENERATE_END, /* with this token */
+	GENERATE_END_BEFORE, /* this token is none of the text */
+};
+
 /*
- * Sees each token as it is chosen, with the logits it was chosen from.  Returns 0
- * to go on, 1 to end here, -errno.
+ * Sees each token as it is chosen, with the logits it was chosen from.  Returns
+ * an enum generate_next or -errno.
  */
 typedef int (*generate_observer)(void *arg, uint32_t step, const float *logits, uint32_t token,
 				 struct ndp_error *err);

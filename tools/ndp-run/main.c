@@ -189,18 +189,17 @@ static int observe(void *arg, uint32_t step, const float *logits, uint32_t token
 	if (st->p->verdict.ref) {
 		if (show_progress)
 			fprintf(stderr, "\r%s: %u of %u", st->p->name, step + 1, st->p->max_new);
-		return verdict_step(&st->p->verdict, step, logits, token) ? 0 : 1;
+		return verdict_step(&st->p->verdict, step, logits, token) ? GENERATE_ON :
+									    GENERATE_END;
 	}
-	if (config_is_eos(c, token)) {
-		st->p->gen.nr_tokens--; /* is no text */
-		return 1;
-	}
+	if (config_is_eos(c, token))
+		return GENERATE_END_BEFORE;
 	if (!o->json) {
 		text_put(stdout, token, st->terminal);
 		if (st->terminal)
 			fflush(stdout);
 	}
-	return 0;
+	return GENERATE_ON;
 }
 
 static int run_prompt(struct session *s, struct run_prompt *p, struct ndp_error *err)
@@ -226,6 +225,7 @@ static int run_prompt(struct session *s, struct run_prompt *p, struct ndp_error 
 		fputc('\n', stdout);
 	else if (r == 0 && (!s->o->quiet || !verdict_passed(&p->verdict)))
 		report_prompt_text(stdout, &s->run, p);
+	fflush(stdout); /* a run takes minutes on an emulated CPU: show what is there */
 	return r;
 }
 

@@ -196,9 +196,10 @@ void report_text(FILE *f, const struct run *run)
 {
 	const struct model_config *c = &run->model->config;
 	struct report_totals t = report_totals(run);
+	int dimms = __builtin_popcount(run->device.dimm_mask);
 
-	fprintf(f, "\n%s, %d DIMMs; %u experts in %u layers, %" PRIu64 " bytes packed, placed %s\n",
-		run->device.name, __builtin_popcount(run->device.dimm_mask),
+	fprintf(f, "\n%s, %d DIMM%s; ", run->device.name, dimms, dimms == 1 ? "" : "s");
+	fprintf(f, "%u experts in %u layers, %" PRIu64 " bytes packed, placed %s\n",
 		c->layers * c->experts, c->layers, run->model->expert_bytes,
 		run->options->placement);
 	print_dimms(f, run, &t);
