@@ -7,10 +7,10 @@
 #   bench-uring.sh [KERNEL]         6.1 (default) or 6.12
 #
 # One boot with time counted in instructions (-icount), so that the device computes inside of the
-# doorbell write, completes when it has computed (timing=off), and runs repeat. Pairs of runs alternate between the two devices; the cost of a
-# command is (instructions of 20,000 - instructions of 10,000) / 10,000, kernel and user counted by
-# insn_split.so; of the repetitions the median. NVMe runs without an I/O scheduler, its shortest way.
-# Nothing here depends on wall time.
+# doorbell write, completes when it has computed (timing=off), and runs repeat. Pairs of runs alternate
+# between the two devices; the cost of a command is (instructions of 20,000 - instructions of 10,000)
+# / 10,000, kernel and user counted by insn_split.so; of the repetitions the median. NVMe runs without
+# an I/O scheduler, its shortest way. Nothing here depends on wall time.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")

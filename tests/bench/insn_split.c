@@ -12,10 +12,10 @@
  *   mark NUMBER kernel INSTRUCTIONS user INSTRUCTIONS
  *
  * with the totals since power-on, and a last one at exit, `end kernel ... user ...`, whose sum is
- * what QEMU's own libinsn.so,inline=on counts in the same run. An instruction belongs to the kernel when its address is in the
- * upper half. With profile=FILE, kernel instructions executed between the first mark 1 and the next
- * mark are counted by address, too, and FILE gets lines "ADDRESS COUNT" at exit; that is for
- * finding where instructions go, and slower.
+ * what QEMU's own libinsn.so,inline=on counts in the same run. An instruction belongs to the kernel
+ * when its address is in the upper half. With profile=FILE, kernel instructions executed between the
+ * first mark 1 and the next mark are counted by address, too, and FILE gets lines "ADDRESS COUNT" at
+ * exit (see insn-top.py); that is for finding where instructions go, and slower.
  *
  * One vCPU only (the counts are not locked), which is what -icount gives. Interface: QEMU's
  * docs/devel/tcg-plugins.rst, include/qemu/qemu-plugin.h.
