@@ -225,7 +225,7 @@ static void test_ring_full(void)
     int i;
 
     ndp_queue_start(d, NDP_Q_COMPUTE, NDP_QUEUE_LOG2_MAX);
-    for (round = 0; round < 3; round++) {
+    for (round = 0; round < 2; round++) {
         int entries = (1 << NDP_QUEUE_LOG2_MAX) - 1;
 
         for (i = 0; i < entries; i++) {
@@ -441,8 +441,8 @@ static void test_random_accesses(void)
     unsigned round;
     unsigned i;
 
-    for (round = 0; round < 10; round++) {
-        for (i = 0; i < 500; i++) {
+    for (round = 0; round < 8; round++) {
+        for (i = 0; i < 300; i++) {
             unsigned reg = g_test_rand_int_range(0, 0x240 / 4) * 4;
             uint32_t val = g_test_rand_int();
 

@@ -4,6 +4,7 @@
  */
 #include "qemu/osdep.h"
 #include "qemu/bswap.h"
+#include "qemu/cutils.h"
 #include "qobject/qdict.h"
 #include "standard-headers/linux/pci_regs.h"
 #include "ndp-lib.h"
@@ -176,7 +177,6 @@ static void test_unplug(void)
     NdpTestDimm *d = &t->dimm[1];
     g_autofree uint8_t *buf = g_malloc(NDP_TEST_DRAM - NDP_RSVD_BYTES);
     int64_t start_us;
-    size_t i;
 
     ndp_dram_set(d, 0, 0x3c, 0x100000);
     g_assert_cmpuint(ndp_run(d, NDP_Q_LINK, fill(0xc0ffee)), ==, NDP_ST_OK);
@@ -189,9 +189,7 @@ static void test_unplug(void)
 
     ndp_test_plug(t, 1);
     ndp_dram_read(d, 0, buf, NDP_TEST_DRAM - NDP_RSVD_BYTES);
-    for (i = 0; i < NDP_TEST_DRAM - NDP_RSVD_BYTES; i++) {
-        g_assert_cmphex(buf[i], ==, 0);
-    }
+    g_assert_true(buffer_is_zero(buf, NDP_TEST_DRAM - NDP_RSVD_BYTES));
     g_assert_cmpuint(ndp_run(d, NDP_Q_COMPUTE, fill(2)), ==, NDP_ST_OK);
     ndp_test_stop(t);
 }
