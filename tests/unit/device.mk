@@ -8,3 +8,5 @@ LIB_GUEST_TESTS := commands arguments migration
 GUEST_TESTS += $(LIB_GUEST_TESTS:%=lib_%)
 $(foreach t,$(LIB_GUEST_TESTS),$(eval lib_$(t)_SRCS := tests/unit/test_device_$(t).c tests/unit/guest_device.c))
 $(foreach t,$(LIB_GUEST_TESTS),$(eval lib_$(t)_LIBS := -lcmocka))
+
+HOST_CHECKS += tests/unit/man.sh
