@@ -184,15 +184,20 @@ static void references_that_compare_nothing_are_refused(void **state)
 		{ "{\"prompts\":[{\"name\":\"a\",\"prompt_bytes\":[]}]}", "'prompt_bytes'" },
 		{ "{\"prompts\":[{\"name\":\"a\",\"prompt_bytes\":[1,4]}]}", "'prompt_bytes'" },
 		{ "{\"prompts\":[{\"name\":\"a\",\"prompt_bytes\":[1]}]}", "'tokens'" },
-		{ "{\"prompts\":[{\"name\":\"a\",\"prompt_bytes\":[1],\"tokens\":[2]}]}", "'top5'" },
+		{ "{\"prompts\":[{\"name\":\"a\",\"prompt_bytes\":[1],\"tokens\":[2]}]}",
+		  "'top5'" },
 		{ "{\"prompts\":[{\"name\":\"a\",\"prompt_bytes\":[1],\"tokens\":[2],"
-		  "\"top5\":[[]]}]}", "'top5'" },
+		  "\"top5\":[[]]}]}",
+		  "'top5'" },
 		{ "{\"prompts\":[{\"name\":\"a\",\"prompt_bytes\":[1],\"tokens\":[2],"
-		  "\"top5\":[[{\"id\":1}]]}]}", "'logit'" },
+		  "\"top5\":[[{\"id\":1}]]}]}",
+		  "'logit'" },
 		{ "{\"prompts\":[{\"name\":\"a\",\"prompt_bytes\":[1],\"tokens\":[2],"
-		  "\"top5\":[[{\"id\":4,\"logit\":0}]]}]}", "'top5'" },
+		  "\"top5\":[[{\"id\":4,\"logit\":0}]]}]}",
+		  "'top5'" },
 		{ "{\"prompts\":[{\"name\":\"a\",\"prompt_bytes\":[1],\"tokens\":[2],"
-		  "\"top5\":[[{\"id\":3,\"logit\":0}],[]]}]}", "'top5'" },
+		  "\"top5\":[[{\"id\":3,\"logit\":0}],[]]}]}",
+		  "'top5'" },
 		{ "{\"prompts\":", "line" },
 	};
 	struct ndp_error err;

@@ -177,8 +177,9 @@ static void batches_equal_fp64(void **state)
 	}
 	for (uint32_t tokens = 1; tokens <= TOKENS; tokens += TOKENS - 1) {
 		memset(out, 0xff, sizeof(out));
-		assert_int_equal(moe_forward(m, 0, experts, EXPERTS, x, tokens, K, ids, weights, out,
-					     &err), 0);
+		assert_int_equal(
+			moe_forward(m, 0, experts, EXPERTS, x, tokens, K, ids, weights, out, &err),
+			0);
 		for (uint32_t t = 0; t < tokens; t++) {
 			double y[K][H];
 			double slack[K][H];
@@ -194,8 +195,8 @@ static void batches_equal_fp64(void **state)
 					bound += weights[t * K + j] * slack[j][i];
 				}
 				if (!(fabs(out[t * H + i] - want) <= bound))
-					fail_msg("token %u column %u: %g, wanted %g within %g", t, i,
-						 (double)out[t * H + i], want, bound);
+					fail_msg("token %u column %u: %g, wanted %g within %g", t,
+						 i, (double)out[t * H + i], want, bound);
 			}
 		}
 		for (size_t i = (size_t)tokens * H; i < TOKENS * H; i++)
@@ -236,8 +237,8 @@ static void experts_without_tokens(void **state)
 	memset(four, 0xff, sizeof(four));
 	memset(one, 0xff, sizeof(one));
 	before = commands_of(dev, 2);
-	assert_int_equal(moe_forward(m, 0, experts, EXPERTS, x, TOKENS, 1, ids, weights, four, &err),
-			 0);
+	assert_int_equal(
+		moe_forward(m, 0, experts, EXPERTS, x, TOKENS, 1, ids, weights, four, &err), 0);
 	assert_int_equal(commands_of(dev, 2) - before, 2); /* one command, on two DIMMs */
 	assert_int_equal(moe_forward(m, 0, experts, 1, x, TOKENS, 1, ids, weights, one, &err), 0);
 	assert_memory_equal(four, one, sizeof(one));
@@ -436,11 +437,13 @@ static void recorded_routing(void **state)
 		float want_weights[ROWS * TOP];
 		float logits[ROWS * NR_EXPERTS];
 
-		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "x"), 0, ROWS * HIDDEN, x), 0);
+		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "x"), 0, ROWS * HIDDEN, x),
+				 0);
 		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "router_logits"), 0,
 						     ROWS * NR_EXPERTS, want_logits), 0);
-		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "topk_weights"), 0, ROWS * TOP,
-						     want_weights), 0);
+		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "topk_weights"), 0,
+						     ROWS * TOP, want_weights),
+				 0);
 		matmul(logits, r->m->layers[layer].router, x, ROWS, NR_EXPERTS, HIDDEN);
 		for (int t = 0; t < ROWS; t++) {
 			uint32_t got[TOP];
@@ -512,9 +515,11 @@ static void recorded_layers(void **state)
 		float moved[ROWS * HIDDEN];
 		uint64_t retries = moe_stats(m)->retries;
 
-		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "x"), 0, ROWS * HIDDEN, x), 0);
-		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "topk_weights"), 0, ROWS * TOP,
-						     weights), 0);
+		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "x"), 0, ROWS * HIDDEN, x),
+				 0);
+		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "topk_weights"), 0,
+						     ROWS * TOP, weights),
+				 0);
 		assert_int_equal(ndp_tensor_read_f32(vector(r, layer, "moe_out_h_bf16"), 0,
 						     ROWS * HIDDEN, want), 0);
 		for (int p = 0; p < ROWS * TOP; p++)
@@ -533,7 +538,8 @@ static void recorded_layers(void **state)
 			struct ndp_placement to;
 
 			ndp_placement_local(&to, 4, 3);
-			assert_int_equal(ndp_weights_migrate(experts[e].weights, &to, NULL, &err), 0);
+			assert_int_equal(ndp_weights_migrate(experts[e].weights, &to, NULL, &err),
+					 0);
 			experts[e].mask = 1;
 		}
 		assert_int_equal(moe_forward(m, layer, experts, NR_EXPERTS, x, ROWS, TOP, ids,

@@ -148,7 +148,8 @@ static void text_is_always_utf8(void **state)
 	(void)state;
 	assert_utf8("", 0, "");
 	assert_utf8("a\n\0b", 4, "a\n" R "b");
-	assert_utf8("\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", 9, "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80");
+	assert_utf8("\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", 9,
+		    "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80");
 	assert_utf8("\xff\x80", 2, R R);
 	assert_utf8("\xc0\xaf", 2, R R); /* overlong */
 	assert_utf8("\xed\xa0\x80", 3, R R R); /* surrogate */

@@ -85,8 +85,9 @@ static void assert_refused_at(const char *what, int code, const char *const *wor
 	assert_int_equal(ndp_tensors_open(&ts, what, NULL), code);
 }
 
-#define assert_refused(code, ...) \
-	assert_refused_at(path, code, (const char *const[]){ "model.safetensors", __VA_ARGS__, NULL })
+#define assert_refused(code, ...)     \
+	assert_refused_at(path, code, \
+			  (const char *const[]){ "model.safetensors", __VA_ARGS__, NULL })
 
 /* ---- good files -------------------------------------------------------- */
 
@@ -269,10 +270,12 @@ static void refuses_bad_fields(void **state)
 		{ "{\"dtype\":\"U8\",\"shape\":[4]}", "'data_offsets'" },
 		{ "{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4,8]}", "'data_offsets'" },
 		{ "{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[-4,0]}", "'data_offsets'[0]" },
-		{ "{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,0]}", "end before they begin" },
+		{ "{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,0]}",
+		  "end before they begin" },
 		{ "{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,5]}", "leave the file" },
 		{ "{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[9223372036854775803,"
-		  "9223372036854775807]}", "leave the file" },
+		  "9223372036854775807]}",
+		  "leave the file" },
 		{ "{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,4]}", "span 4 bytes" },
 		{ "{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4],\"stride\":[1]}",
 		  "unknown field 'stride'" },
@@ -416,7 +419,8 @@ static void shards(void **state)
 	assert_int_equal(truncate(two, 30), 0);
 	assert_refused_at(dir, -EINVAL, (const char *const[]){ "m-2.safetensors", NULL });
 	assert_int_equal(unlink(two), 0);
-	assert_refused_at(dir, -ENOENT, (const char *const[]){ "m-2.safetensors", "missing", NULL });
+	assert_refused_at(dir, -ENOENT,
+			  (const char *const[]){ "m-2.safetensors", "missing", NULL });
 }
 
 static void refuses_what_is_no_file(void **state)

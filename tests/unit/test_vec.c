@@ -98,7 +98,8 @@ static void rope_rotates_halves(void **state)
 			double b = x[h][i + HALF];
 
 			/* FP32 angles up to 300 are known to 2^-16 or so. */
-			assert_float_equal(y[h][i], (float)(a * cos(angle) - b * sin(angle)), 1e-4f);
+			assert_float_equal(y[h][i], (float)(a * cos(angle) - b * sin(angle)),
+					   1e-4f);
 			assert_float_equal(y[h][i + HALF],
 					   (float)(b * cos(angle) + a * sin(angle)), 1e-4f);
 		}

@@ -238,8 +238,8 @@ static int pass(struct engine *e, const uint32_t *tokens, uint32_t n, struct ndp
 	int r;
 
 	for (uint32_t t = 0; t < n; t++)
-		memcpy(e->x + (size_t)t * c->hidden, e->m->embedding + (size_t)tokens[t] * c->hidden,
-		       c->hidden * sizeof(*e->x));
+		memcpy(e->x + (size_t)t * c->hidden,
+		       e->m->embedding + (size_t)tokens[t] * c->hidden, c->hidden * sizeof(*e->x));
 	for (uint32_t l = 0; l < c->layers; l++) {
 		r = interrupt_check(err);
 		if (r < 0)
@@ -264,8 +264,10 @@ static int last_logits(struct engine *e, uint32_t row, struct ndp_error *err)
 	matmul(e->logits, e->m->output, e->normed, 1, c->vocab, c->hidden);
 	for (uint32_t i = 0; i < c->vocab; i++)
 		if (!isfinite(e->logits[i]))
-			return fail(err, -EIO, "the logit of token %u at position %u is not finite: "
-				    "the weights or a DIMM's results are broken", i, e->pos - 1);
+			return fail(err, -EIO,
+				    "the logit of token %u at position %u is not finite: "
+				    "the weights or a DIMM's results are broken",
+				    i, e->pos - 1);
 	return 0;
 }
 

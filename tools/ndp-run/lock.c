@@ -22,8 +22,8 @@ int lock_take(const char *path, bool quiet, struct ndp_error *err)
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0)
 		return fd;
 	if (errno == EWOULDBLOCK && !quiet)
-		fprintf(stderr, "ndp-run: waiting for the lock of %s, which another process holds\n",
-			path);
+		fprintf(stderr,
+			"ndp-run: waiting for the lock of %s, which another process holds\n", path);
 	/*
 	 * A signal between the check and the call is not lost: the timer that its
 	 * handler started ends the process.

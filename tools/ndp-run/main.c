@@ -160,10 +160,12 @@ static int positions_needed(const struct run *run, const struct model_config *c,
 		uint32_t need = p->nr_tokens + p->max_new - 1;
 
 		if (need > c->max_positions)
-			return fail(err, -EINVAL, "%s: %u tokens and %u more need %u positions, the "
-				    "model has %u (max_position_embeddings): use a shorter prompt or "
-				    "fewer tokens", p->name, p->nr_tokens, p->max_new, need,
-				    c->max_positions);
+			return fail(
+				err, -EINVAL,
+				"%s: %u tokens and %u more need %u positions, the "
+				"model has %u (max_position_embeddings): use a shorter prompt or "
+				"fewer tokens",
+				p->name, p->nr_tokens, p->max_new, need, c->max_positions);
 		if (need > *positions)
 			*positions = need;
 	}

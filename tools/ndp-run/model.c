@@ -49,8 +49,9 @@ static int find(struct loader *ld, const struct ndp_tensor **t, uint64_t rows, u
 	if (r < 0)
 		return r;
 	if ((*t)->dtype != NDP_DTYPE_BF16)
-		return fail(ld->err, -EINVAL, "%s: tensor '%s' has dtype %s, this program runs BF16",
-			    (*t)->file, name, ndp_dtype_name((*t)->dtype));
+		return fail(ld->err, -EINVAL,
+			    "%s: tensor '%s' has dtype %s, this program runs BF16", (*t)->file,
+			    name, ndp_dtype_name((*t)->dtype));
 	if (ld->used)
 		ld->used[ld->nr_used++] = *t;
 	return 0;
@@ -189,8 +190,10 @@ static int refuse_unused(struct loader *ld)
 
 		if (!bsearch(&t, used, ld->nr_used, sizeof(*used), by_address) &&
 		    !redundant(&ld->m->config, t->name))
-			r = fail(ld->err, -EINVAL, "%s: tensor '%.100s' has no place in the Mixtral "
-				 "that config.json describes", t->file, t->name);
+			r = fail(ld->err, -EINVAL,
+				 "%s: tensor '%.100s' has no place in the Mixtral "
+				 "that config.json describes",
+				 t->file, t->name);
 	}
 	free(used);
 	ld->used = NULL;
@@ -271,8 +274,8 @@ static int load_expert(struct loader *ld, const struct matrices *mat, uint32_t l
 	if (r == 0)
 		r = ndp_weights_seal(expert->weights);
 	if (r < 0)
-		return fail(ld->err, r, "layer %u expert %u cannot be written to the DIMMs: %s", l, e,
-			    strerror(-r));
+		return fail(ld->err, r, "layer %u expert %u cannot be written to the DIMMs: %s", l,
+			    e, strerror(-r));
 	expert->mask = ndp_placement_mask(&p);
 	return ld->progress ? ld->progress(++ld->experts_done, c->layers * c->experts, ld->err) : 0;
 }

@@ -167,21 +167,26 @@ static int check_combination(const struct options *o, const bool *given, struct 
 	if (!o->model)
 		return fail(err, -EINVAL, "--model DIR is missing (see --help)");
 	if (sources != 1)
-		return fail(err, -EINVAL, "exactly one of --prompt, --prompt-file and --check is wanted, "
-			    "%d are there", sources);
+		return fail(err, -EINVAL,
+			    "exactly one of --prompt, --prompt-file and --check is wanted, "
+			    "%d are there",
+			    sources);
 	if (o->prompt && !*o->prompt)
-		return fail(err, -EINVAL, "--prompt is empty: the model needs a token to begin with");
+		return fail(err, -EINVAL,
+			    "--prompt is empty: the model needs a token to begin with");
 	for (size_t i = 0; i < sizeof(sampling) / sizeof(sampling[0]) && o->check; i++)
 		if (given[sampling[i] - OPT_MODEL])
 			return fail(err, -EINVAL, "--%s has no use with --check, which is greedy",
 				    longopts[sampling[i] - OPT_MODEL].name);
 	if (o->check && given[OPT_TOKENS - OPT_MODEL])
-		return fail(err, -EINVAL, "--tokens has no use with --check: the reference says how "
+		return fail(err, -EINVAL,
+			    "--tokens has no use with --check: the reference says how "
 			    "many");
 	if (o->temperature == 0 && (given[OPT_TOP_K - OPT_MODEL] || given[OPT_TOP_P - OPT_MODEL]))
 		return fail(err, -EINVAL, "--top-k and --top-p want a --temperature above 0");
 	if (o->temperature == 0 && !o->migrate_ms && given[OPT_SEED - OPT_MODEL])
-		return fail(err, -EINVAL, "--seed wants a --temperature above 0 or --migrate: nothing "
+		return fail(err, -EINVAL,
+			    "--seed wants a --temperature above 0 or --migrate: nothing "
 			    "is random");
 	return 0;
 }
@@ -203,7 +208,8 @@ int options_parse(struct options *o, int argc, char **argv, struct ndp_error *er
 			return fail(err, -EINVAL, "%.60s wants a value (see --help)",
 				    argv[optind - 1]);
 		if (opt == '?')
-			return fail(err, -EINVAL, "%.60s is no option, or takes no value (see --help)",
+			return fail(err, -EINVAL,
+				    "%.60s is no option, or takes no value (see --help)",
 				    argv[optind - 1]);
 		if (given[opt - OPT_MODEL])
 			return fail(err, -EINVAL, "--%s is there twice",
@@ -214,7 +220,8 @@ int options_parse(struct options *o, int argc, char **argv, struct ndp_error *er
 			return r;
 	}
 	if (optind < argc)
-		return fail(err, -EINVAL, "'%.60s' belongs to no option (see --help)", argv[optind]);
+		return fail(err, -EINVAL, "'%.60s' belongs to no option (see --help)",
+			    argv[optind]);
 	if (o->help || o->list)
 		return 0;
 	return check_combination(o, given, err);
