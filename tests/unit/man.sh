@@ -70,7 +70,7 @@ mandoc_has_no_warnings() {
 
 	for page in $(pages); do
 		mandoc -T lint -W style "$page"
-	done | grep -vE 'referenced manual not found|outdated mandoc.db'
+	done 2>&1 | grep -vE 'referenced manual not found|outdated mandoc.db'
 	return 0
 }
 
