@@ -5,8 +5,10 @@
 test_device_coherence_LIBS := -Wl,--wrap=ndpi_cache_write_back,--wrap=ndpi_cache_invalidate
 
 LIB_GUEST_TESTS := commands arguments migration
-GUEST_TESTS += $(LIB_GUEST_TESTS:%=lib_%)
-$(foreach t,$(LIB_GUEST_TESTS),$(eval lib_$(t)_SRCS := tests/unit/test_device_$(t).c tests/unit/guest_device.c))
-$(foreach t,$(LIB_GUEST_TESTS),$(eval lib_$(t)_LIBS := -lcmocka))
+GUEST_TESTS += $(LIB_GUEST_TESTS:%=lib_%) lib_kernel
+$(foreach t,$(LIB_GUEST_TESTS),$(eval lib_$(t)_SRCS := tests/unit/test_device_$(t).c))
+lib_kernel_SRCS := tests/unit/guest_kernel.c
+$(foreach t,$(LIB_GUEST_TESTS) kernel,$(eval lib_$(t)_SRCS += tests/unit/guest_device.c))
+$(foreach t,$(LIB_GUEST_TESTS) kernel,$(eval lib_$(t)_LIBS := -lcmocka))
 
 HOST_CHECKS += tests/unit/man.sh

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * guest_kernel.c - what only the kernel's device has: nodes, DIMMs alone,
+ * placement file descriptors, waits that signals end. Runs in a guest with a
+ * domain of four DIMMs.
+ */
+#include "device_ref.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+enum { H = 64, LDX = 128, LDY = 256 };
+
+static void nodes_are_found_and_the_first_is_the_default(void **state)
+{
+	struct ndp_device_info info;
+	struct ndp_node n[64];
+	struct ndp_device *dev;
+	int found = ndp_discover(n, 64, NULL);
+
+	UNUSED_STATE;
+	assert_int_equal(found, 5);
+	assert_string_equal(n[0].path, "/dev/ndp0");
+	assert_int_equal(n[0].dimm, -1);
+	assert_int_equal(n[0].dimm_mask, 15);
+	assert_string_equal(n[4].path, "/dev/ndp0d3");
+	assert_int_equal(n[4].dimm, 3);
+	dev = ref_open("");
+	assert_int_equal(ndp_device_info(dev, &info), 0);
+	assert_string_equal(info.name, "/dev/ndp0");
+	assert_string_equal(info.domain, n[0].domain);
+	assert_int_equal(info.dimm_mask, 15);
+	assert_true(info.link);
+	ndp_close(dev);
+}
+
+static void a_dimm_alone_computes_and_keeps_what_it_has(void **state)
+{
+	struct ndp_device *dev = ref_open("/dev/ndp0d2");
+	struct ref_expert e = ref_expert_new(H, H, 64, 1);
+	struct ndp_io *x = ref_io(dev, 0, LDX), *y = ref_io(dev, 0, LDY), *none;
+	struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT, .x = x, .y = y, .x_mask = 4, .tokens = 1,
+			     .ldx = LDX, .ldy = LDY };
+	struct ndp_dimm_info dimm;
+	struct ndp_placement p;
+	struct ndp_result res;
+	struct ndp_error err;
+	uint64_t seed = 4;
+	ndp_bf16 *row = ref_random_rows(1, H, H, 1, &seed);
+	double want[H], tolerance[H];
+	float got[H];
+
+	UNUSED_STATE;
+	assert_int_equal(ref_mask(dev), 4);
+	assert_int_equal(ndp_dimm_info(dev, 2, &dimm), 0);
+	assert_int_equal(dimm.state, NDP_DIMM_READY);
+	assert_int_equal(ndp_dimm_info(dev, 1, &dimm), -ENXIO);
+	assert_int_equal(ndp_io_create(&none, dev, 2, 64, &err), -ENXIO);
+	ndp_placement_local(&p, 2, 2);
+	c.weights = ref_place_expert(dev, &e, &p);
+	assert_int_equal(ndp_io_write(x, 4, 0, row, 2 * H), 0);
+	assert_int_equal(ndp_run(dev, &c, &res), 0);
+	assert_int_equal(res.dimm_mask, 4);
+	assert_int_equal(ndp_io_reduce(y, 4, 0, LDY, got, H, 1, H), 0);
+	ref_ffn(&e, &c, row, 0, 2, want, tolerance);
+	ref_assert_near(got, want, tolerance, H);
+	ndp_placement_local(&p, 2, 1);
+	assert_int_equal(ndp_weights_migrate(c.weights, &p, NULL, &err), -ENXIO);
+	assert_non_null(strstr(err.message, "/dev/ndp0d2"));
+	ndp_weights_free(c.weights);
+	ndp_io_free(x);
+	ndp_io_free(y);
+	free(row);
+	ref_expert_free(&e);
+	ndp_close(dev);
+}
+
+static void sixty_four_ranges_are_a_placement(void **state)
+{
+	struct ndp_device *dev = *state;
+	struct ref_expert e = ref_expert_new(H, H, 64 * 32, 1);
+	struct ndp_placement p = { .nr_ranges = 64 };
+	size_t block = ndp_expert_block_bytes(&e.shape);
+	struct ndp_weights_info info;
+	struct ndp_weights *w;
+	const char *view;
+	char *packed = malloc(block);
+
+	for (uint32_t i = 0; i < 64; i++)
+		p.ranges[i] = (struct ndp_range){ .dimm = i * 7 % 4, .nr_blocks = 1 };
+	w = ref_place_expert(dev, &e, &p);
+	for (int moved = 0; moved < 2; moved++) {
+		assert_int_equal(ndp_weights_info(w, &info), 0);
+		assert_int_equal(info.moves, moved);
+		assert_int_equal(info.placement.nr_ranges, 64);
+		assert_memory_equal(info.placement.ranges, p.ranges, sizeof(p.ranges));
+		view = ndp_weights_map(w);
+		for (uint32_t b = 0; b < 64; b++) {
+			ndp_expert_pack_block(packed, &e.shape, b, e.gate, e.up, e.ld_in, e.down, e.ld_down);
+			assert_memory_equal(view + b * block, packed, block);
+		}
+		if (moved)
+			break;
+		for (uint32_t i = 0; i < 64; i++)
+			p.ranges[i].dimm = i * 5 / 2 % 4;
+		assert_int_equal(ndp_weights_migrate(w, &p, NULL, NULL), 0);
+	}
+	ndp_weights_free(w);
+	free(packed);
+	ref_expert_free(&e);
+}
+
+static void a_placement_fd_lists_and_moves_until_it_is_revoked(void **state)
+{
+	struct ndp_device *dev = *state;
+	struct ref_expert e = ref_expert_new(H, H, 128, 1);
+	struct ndp_placement_entry entries[40];
+	struct ndp_weights *w[35], *open;
+	struct ndp_placement p, got;
+	struct ndp_move move;
+	uint64_t start = 0, seen = 0;
+	int fd = ndp_placement_fd(dev), n;
+	struct pollfd poller = { .fd = fd, .events = POLLIN };
+
+	assert_true(fd >= 0);
+	for (uint32_t i = 0; i < 35; i++) {
+		ndp_placement_local(&p, 4, i % 4);
+		assert_int_equal(ndp_expert_create(&w[i], dev, &e.shape, &p, 7 | 1U << i % 4, i, NULL), 0);
+		assert_int_equal(ndp_weights_seal(w[i]), 0);
+	}
+	assert_int_equal(ndp_expert_create(&open, dev, &e.shape, &p, 0, 99, NULL), 0);
+	assert_int_equal(poll(&poller, 1, 0), 1);
+	do {
+		n = ndp_placement_list(fd, &start, entries, 40);
+		assert_in_range(n, 0, 40);
+		for (int i = 0; i < n; i++) {
+			struct ndp_weights_info info;
+
+			assert_true(entries[i].cookie < 35); /* not the one that is not sealed */
+			assert_false(seen & 1ULL << entries[i].cookie);
+			seen |= 1ULL << entries[i].cookie;
+			assert_int_equal(ndp_weights_info(w[entries[i].cookie], &info), 0);
+			assert_int_equal(entries[i].id, info.id);
+			assert_int_equal(entries[i].nr_blocks, 4);
+			assert_int_equal(entries[i].block_bytes, info.block_bytes);
+			assert_int_equal(entries[i].bytes, 4 * info.block_bytes);
+			assert_int_equal(entries[i].dimm_mask, 1U << entries[i].cookie % 4);
+			assert_int_equal(entries[i].allowed_mask, info.allowed_mask);
+			assert_false(entries[i].matrix || entries[i].lost || entries[i].moving);
+		}
+	} while (start);
+	assert_int_equal(seen, (1ULL << 35) - 1);
+	assert_int_equal(poll(&poller, 1, 0), 0);
+
+	start = 0;
+	n = ndp_placement_list(fd, &start, entries, 1);
+	assert_int_equal(n, 1);
+	assert_true(start);
+	ndp_placement_spread(&p, 4, 7);
+	assert_int_equal(ndp_placement_migrate(fd, entries[0].id, &p, &move), 0);
+	assert_true(move.bytes > 0);
+	assert_true(move.modelled_ns > 0);
+	assert_int_equal(ndp_placement_get(fd, entries[0].id, &got), 0);
+	assert_int_equal(got.nr_ranges, 3);
+	assert_memory_equal(got.ranges, p.ranges, 3 * sizeof(p.ranges[0]));
+	assert_int_equal(poll(&poller, 1, 0), 1);
+	if (entries[0].cookie % 4 != 3) {
+		ndp_placement_local(&p, 4, 3);
+		assert_int_equal(ndp_placement_migrate(fd, entries[0].id, &p, NULL), -EPERM);
+	}
+	assert_int_equal(ndp_placement_get(fd, 1ULL << 60, &got), -ENOENT);
+	assert_int_equal(ndp_placement_get(0, entries[0].id, &got), -ENOTTY);
+
+	assert_int_equal(ndp_placement_revoke(dev), 0);
+	start = 0;
+	assert_int_equal(ndp_placement_list(fd, &start, entries, 1), -ENODEV);
+	assert_int_equal(ndp_placement_migrate(fd, entries[0].id, &p, NULL), -ENODEV);
+	assert_int_equal(poll(&poller, 1, 0), 1);
+	assert_true(poller.revents & POLLHUP);
+	close(fd);
+	for (uint32_t i = 0; i < 35; i++)
+		ndp_weights_free(w[i]);
+	ndp_weights_free(open);
+	ref_expert_free(&e);
+}
+
+static void on_alarm(int signal)
+{
+	(void)signal;
+}
+
+/* A signal ends the wait and nothing else: the result still comes. */
+static void a_signal_ends_a_wait_and_the_command_goes_on(void **state)
+{
+	enum { WIDE = 1024, TOKENS = 512, COMMANDS = 4 };
+	struct sigaction action = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
+	struct itimerval soon = { .it_value.tv_usec = 20000 };
+	struct ndp_device *dev = *state;
+	struct ndp_expert_shape s = { WIDE, WIDE, 2048 };
+	struct ndp_io *x = ref_io(dev, 1, TOKENS * WIDE * 2), *y = ref_io(dev, 1, TOKENS * WIDE * 4);
+	struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT, .x = x, .y = y, .x_mask = 1, .tokens = TOKENS,
+			     .ldx = WIDE * 2, .ldy = WIDE * 4 };
+	struct ndp_result res[COMMANDS];
+	struct ndp_placement p;
+	struct ndp_queue *q;
+	int n;
+
+	ndp_placement_local(&p, ndp_expert_blocks(&s), 0);
+	assert_int_equal(ndp_expert_create(&c.weights, dev, &s, &p, 0, 0, NULL), 0);
+	assert_int_equal(ndp_weights_seal(c.weights), 0);
+	assert_int_equal(ndp_queue_create(&q, dev, COMMANDS, NULL), 0);
+	for (int i = 0; i < COMMANDS; i++)
+		assert_int_equal(ndp_queue_push(q, &c), 0);
+	assert_int_equal(ndp_queue_submit(q), COMMANDS);
+	assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
+	assert_int_equal(setitimer(ITIMER_REAL, &soon, NULL), 0);
+	n = ndp_queue_wait(q, res, COMMANDS, COMMANDS);
+	if (n == -EINTR)
+		n = 0;
+	else /* some were there already, and were handed out with the signal */
+		assert_in_range(n, 1, COMMANDS - 1);
+	assert_int_equal(ndp_queue_inflight(q), COMMANDS - n);
+	while (ndp_queue_inflight(q)) {
+		int more = ndp_queue_wait(q, res, COMMANDS, 1);
+
+		assert_in_range(more, 1, COMMANDS);
+		for (int i = 0; i < more; i++)
+			assert_int_equal(res[i].res, 0);
+	}
+	ndp_queue_free(q);
+	ndp_weights_free(c.weights);
+	ndp_io_free(x);
+	ndp_io_free(y);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(nodes_are_found_and_the_first_is_the_default),
+		cmocka_unit_test(a_dimm_alone_computes_and_keeps_what_it_has),
+		REF_TEST(sixty_four_ranges_are_a_placement),
+		REF_TEST(a_placement_fd_lists_and_moves_until_it_is_revoked),
+		REF_TEST(a_signal_ends_a_wait_and_the_command_goes_on),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
