@@ -22,6 +22,7 @@
 #define NDP_H
 
 #include <linux/atomic.h>
+#include <linux/bits.h>
 #include <linux/cdev.h>
 #include <linux/completion.h>
 #include <linux/device.h>
@@ -47,7 +48,7 @@
 
 /* Entries of a ring, log2: 255 commands outstanding. */
 #define NDP_RING_LOG2		8
-#define NDP_RING_SIZE		(1U << NDP_RING_LOG2)
+#define NDP_RING_SIZE		BIT(NDP_RING_LOG2)
 /* Of the driver itself, in a queue. */
 #define NDP_KERNEL_INFLIGHT	128
 /* Requests of one open file that are not yet done; more have to wait. */
@@ -57,7 +58,7 @@
 /* The part of a DIMM that is kept for migrations. */
 #define NDP_RESERVE_SHIFT	4
 /* Most rows of a MATRIX; bounds the hardware commands of a GEMV. */
-#define NDP_MAX_MATRIX_ROWS	(1U << 24)
+#define NDP_MAX_MATRIX_ROWS	0x1000000U
 /* Largest h_in and h_out: multiples of 64 that fit in 16 bits. */
 #define NDP_MAX_H		65472U
 #define NDP_MAX_DOMAINS		64

@@ -23,7 +23,7 @@ static struct ndp_dimm *to_dimm(struct device *dev)
 /* ---- domain -------------------------------------------------------------- */
 
 static ssize_t domain_show(struct device *dev, struct device_attribute *attr,
-			 char *buf)
+			   char *buf)
 {
 	return sysfs_emit(buf, "%pUb\n", to_domain(dev)->uuid);
 }
@@ -141,22 +141,19 @@ NDP_DIMM_ATTR(inflight, "%u",
 	      ndp_queue_inflight(&dimm->queue[NDP_Q_COMPUTE]) +
 	      ndp_queue_inflight(&dimm->queue[NDP_Q_LINK]));
 
-#define NDP_MEM_ATTR(name, format)					\
-static ssize_t name##_show(struct device *dev,				\
-			   struct device_attribute *attr, char *buf)	\
-{									\
-	struct ndp_mm_stats stats;					\
-									\
-	ndp_mm_stats(to_dimm(dev), &stats);				\
-	return sysfs_emit(buf, format "\n", stats.name);		\
-}									\
-static DEVICE_ATTR_RO(name)
+static struct ndp_mm_stats ndp_mm(struct ndp_dimm *dimm)
+{
+	struct ndp_mm_stats stats;
 
-NDP_MEM_ATTR(mem_bytes, "%llu");
-NDP_MEM_ATTR(free_bytes, "%llu");
-NDP_MEM_ATTR(largest_free_bytes, "%llu");
-NDP_MEM_ATTR(allocated_bytes, "%llu");
-NDP_MEM_ATTR(extents, "%u");
+	ndp_mm_stats(dimm, &stats);
+	return stats;
+}
+
+NDP_DIMM_ATTR(mem_bytes, "%llu", ndp_mm(dimm).mem_bytes);
+NDP_DIMM_ATTR(free_bytes, "%llu", ndp_mm(dimm).free_bytes);
+NDP_DIMM_ATTR(largest_free_bytes, "%llu", ndp_mm(dimm).largest_free_bytes);
+NDP_DIMM_ATTR(allocated_bytes, "%llu", ndp_mm(dimm).allocated_bytes);
+NDP_DIMM_ATTR(extents, "%u", ndp_mm(dimm).extents);
 
 static struct attribute *ndp_dimm_attrs[] = {
 	&dev_attr_state.attr,
@@ -199,31 +196,44 @@ static ssize_t ndp_counter_show(struct device *dev,
 						  ca->offset));
 }
 
-#define NDP_COUNTER(q, member)						\
+#define NDP_COUNTER(q, label, member)					\
 	(&((struct ndp_counter_attr[]) {{				\
-		.attr = __ATTR(member, 0444, ndp_counter_show, NULL),	\
+		.attr.attr.name = (label),				\
+		.attr.attr.mode = 0444,					\
+		.attr.show = ndp_counter_show,				\
 		.queue = (q),						\
 		.offset = offsetof(struct moendp_counters, member),	\
 	}})[0].attr.attr)
 
-#define NDP_COUNTER_GROUP(label, q)					\
-static struct attribute *ndp_##label##_attrs[] = {			\
-	NDP_COUNTER(q, commands),					\
-	NDP_COUNTER(q, errors),						\
-	NDP_COUNTER(q, tokens),						\
-	NDP_COUNTER(q, bytes),						\
-	NDP_COUNTER(q, busy_ns),					\
-	NDP_COUNTER(q, wall_ns),					\
-	NULL								\
-};									\
-									\
-static const struct attribute_group ndp_##label##_group = {		\
-	.name = #label,							\
-	.attrs = ndp_##label##_attrs,					\
-}
+static struct attribute *ndp_compute_attrs[] = {
+	NDP_COUNTER(NDP_Q_COMPUTE, "commands", commands),
+	NDP_COUNTER(NDP_Q_COMPUTE, "errors", errors),
+	NDP_COUNTER(NDP_Q_COMPUTE, "tokens", tokens),
+	NDP_COUNTER(NDP_Q_COMPUTE, "bytes", bytes),
+	NDP_COUNTER(NDP_Q_COMPUTE, "busy_ns", busy_ns),
+	NDP_COUNTER(NDP_Q_COMPUTE, "wall_ns", wall_ns),
+	NULL
+};
 
-NDP_COUNTER_GROUP(compute, NDP_Q_COMPUTE);
-NDP_COUNTER_GROUP(link, NDP_Q_LINK);
+static const struct attribute_group ndp_compute_group = {
+	.name = "compute",
+	.attrs = ndp_compute_attrs,
+};
+
+static struct attribute *ndp_link_attrs[] = {
+	NDP_COUNTER(NDP_Q_LINK, "commands", commands),
+	NDP_COUNTER(NDP_Q_LINK, "errors", errors),
+	NDP_COUNTER(NDP_Q_LINK, "tokens", tokens),
+	NDP_COUNTER(NDP_Q_LINK, "bytes", bytes),
+	NDP_COUNTER(NDP_Q_LINK, "busy_ns", busy_ns),
+	NDP_COUNTER(NDP_Q_LINK, "wall_ns", wall_ns),
+	NULL
+};
+
+static const struct attribute_group ndp_link_group = {
+	.name = "link",
+	.attrs = ndp_link_attrs,
+};
 
 const struct attribute_group *ndp_dimm_groups[] = {
 	&ndp_dimm_group,
