@@ -541,6 +541,37 @@ static void test_modelled_time(void)
     ndp_test_stop(t);
 }
 
+/* With timing=on a command is not complete before its modelled time. */
+static void test_timing(void)
+{
+    NdpTest *t = ndp_test_start(NULL, "timing=on,internal-mbps=1000,"
+                                "overhead-ns=123");
+    NdpTestDimm *d = &t->dimm[0];
+    struct ndp_hw_cmd cmd = {
+        .opcode = NDP_OP_FILL,
+        .x = cpu_to_le64(1 << 20),
+    };
+    struct ndp_hw_cpl cpl;
+    unsigned q;
+
+    for (q = 0; q < NDP_QUEUES; q++) {
+        ndp_push(d, q, cmd);
+        ndp_push(d, q, cmd);
+        ndp_ring(d, q);
+        ndp_expect_silence(d, q);
+        qtest_clock_step(t->qts, (1 << 20) + 122);
+        ndp_expect_silence(d, q);
+        qtest_clock_step(t->qts, 1);
+        ndp_wait(d, q, &cpl);
+        /* An engine does one thing after the other. */
+        ndp_wait_for(ndp_read(d, NDP_REG_Q(q, NDP_Q_SQ_HEAD)) == 2);
+        ndp_expect_silence(d, q);
+        qtest_clock_step(t->qts, (1 << 20) + 123);
+        ndp_wait(d, q, &cpl);
+    }
+    ndp_test_stop(t);
+}
+
 static void expect(NdpTestDimm *d, unsigned q, struct ndp_hw_cmd cmd,
                    uint32_t status)
 {
@@ -790,6 +821,7 @@ void ndp_add_command_tests(void)
     qtest_add_func("ndp/command/ffn-isa", test_ffn_isa);
     qtest_add_func("ndp/command/ffn-partial", test_ffn_partial);
     qtest_add_func("ndp/command/modelled-time", test_modelled_time);
+    qtest_add_func("ndp/command/timing", test_timing);
     qtest_add_func("ndp/command/bad-opcode", test_bad_opcode);
     qtest_add_func("ndp/command/bad-transfer", test_bad_transfer);
     qtest_add_func("ndp/command/bad-gemv", test_bad_gemv);

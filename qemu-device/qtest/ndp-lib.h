@@ -115,5 +115,6 @@ void ndp_add_command_tests(void);
 void ndp_add_link_tests(void);
 void ndp_add_fault_tests(void);
 void ndp_add_reset_tests(void);
+void ndp_add_icount_tests(void);
 
 #endif

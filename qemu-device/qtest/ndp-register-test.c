@@ -400,39 +400,6 @@ static void test_msix_self(void)
     ndp_test_stop(t);
 }
 
-/* With -icount a command is complete when the doorbell's write returns. */
-static void test_icount(void)
-{
-    NdpTest *t = ndp_test_start("-accel tcg -icount shift=0,sleep=off -S",
-                                NULL);
-    NdpTestDimm *d = &t->dimm[0];
-    struct ndp_hw_cpl cpl;
-    unsigned q;
-    int i;
-
-    for (q = 0; q < NDP_QUEUES; q++) {
-        for (i = 0; i < 7; i++) {
-            ndp_push(d, q, fill8);
-        }
-        ndp_ring(d, q);
-        for (i = 0; i < 7; i++) {
-            g_assert_true(ndp_poll(d, q, &cpl));
-            g_assert_cmpuint(le32_to_cpu(cpl.status), ==, NDP_ST_OK);
-        }
-        g_assert_true(ndp_irq_seen(d, NDP_VEC_COMPUTE + q));
-    }
-
-    /* What hangs there is ended by a reset as well. */
-    ndp_set(d, "x-inject-hang", 1);
-    ndp_push(d, NDP_Q_COMPUTE, fill8);
-    ndp_ring(d, NDP_Q_COMPUTE);
-    g_assert_false(ndp_poll(d, NDP_Q_COMPUTE, &cpl));
-    ndp_write(d, NDP_REG_CTRL, NDP_CTRL_RESET);
-    ndp_dimm_start(d);
-    g_assert_cmpuint(ndp_run(d, NDP_Q_COMPUTE, fill8), ==, NDP_ST_OK);
-    ndp_test_stop(t);
-}
-
 /* Random accesses to registers and rings; then a reset makes it well. */
 static void test_random_accesses(void)
 {
@@ -495,5 +462,4 @@ void ndp_add_register_tests(void)
     qtest_add_func("ndp/ring/enable-bits", test_enable_bits);
     qtest_add_func("ndp/irq/msix", test_msix);
     qtest_add_func("ndp/irq/msix-self", test_msix_self);
-    qtest_add_func("ndp/icount", test_icount);
 }

@@ -3,7 +3,7 @@
  * qtest of the NDP DIMM: the list of tests
  *
  * The groups are in hw/ndp/qtest: registers and rings, commands, links,
- * injected faults, reset and unplug.
+ * injected faults, reset and unplug, and all of it under -icount.
  */
 #include "qemu/osdep.h"
 #include "hw/ndp/qtest/ndp-lib.h"
@@ -16,5 +16,6 @@ int main(int argc, char **argv)
     ndp_add_link_tests();
     ndp_add_fault_tests();
     ndp_add_reset_tests();
+    ndp_add_icount_tests();
     return g_test_run();
 }
