@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
 # ndp-run on real nodes, in a guest as root, as TAP: no driver, a driver without its function bound,
-# a user who may not open the node, Ctrl-C while another process holds the device, an unplugged
-# device is another test's. Needs busybox, flock and ndp-run in the path, the model in /root/tiny-moe, the
-# driver as /root/moendp.ko, not loaded; leaves it unloaded. Cases from public reports:
-# pmem/ndctl#246, intel/idxd-config#16, ROCm/amdsmi#114, tenstorrent/tt-umd#2336.
+# a user who may not open the node, Ctrl-C while another process holds the device or a DIMM hangs, a
+# DIMM that hangs, one that is unplugged. Needs busybox, flock, host and ndp-run in the path, the
+# model in /root/tiny-moe, the driver as /root/moendp.ko, not loaded; leaves it unloaded and all
+# DIMMs plugged. Cases from public reports: pmem/ndctl#246, intel/idxd-config#16, ROCm/amdsmi#114,
+# tenstorrent/tt-umd#2336.
 # shellcheck disable=SC2317 # t calls the functions
 set -u
 
@@ -127,13 +128,22 @@ interrupted_while_waiting() {
 	return "$ok"
 }
 
-# SIGINT in the middle of commands on the DIMMs: in order, and the device works afterwards.
-interrupted_while_running() {
+# start_running: ndp-run in the background, its model loaded and busy for long; $runner is its
+# process. The prompt comes out when loading is done.
+start_running() {
 	ndp-run --model "$model" --device "$node" --placement striped --migrate 5 \
 		--prompt "static int" --tokens 490 >"$work/out" 2>"$work/err" &
 	runner=$!
-	sleep 3
-	kill -0 "$runner" || { cat "$work/err"; echo "ended before the signal"; return 1; }
+	for _ in $(seq 60); do
+		[ ! -s "$work/out" ] || break
+		sleep 1
+	done
+	sleep 1
+	kill -0 "$runner" || { cat "$work/err"; echo "ended too early"; return 1; }
+}
+
+# interrupt_running: SIGINT ends it in time, with 130
+interrupt_running() {
 	start=$(cut -d ' ' -f 1 /proc/uptime | tr -d .)
 	kill -INT "$runner"
 	wait "$runner"
@@ -141,7 +151,55 @@ interrupted_while_running() {
 	took=$(($(cut -d ' ' -f 1 /proc/uptime | tr -d .) - start))
 	cat "$work/err"
 	echo "status $got after ${took}0 ms"
-	[ "$got" -eq 130 ] && [ "$took" -lt "$soon" ] && runs_again_as_root
+	[ "$got" -eq 130 ] && [ "$took" -lt "$soon" ]
+}
+
+# fails_because TEXT: what start_running() started ends with status 3 and says TEXT
+fails_because() {
+	wait "$runner"
+	got=$?
+	cat "$work/err"
+	echo "status $got"
+	[ "$got" -eq 3 ] && says err "$1"
+}
+
+timeout_ms() {
+	echo "$1" >/sys/module/moendp/parameters/timeout_ms
+}
+
+# In order, and the device works afterwards.
+interrupted_while_running() {
+	start_running && interrupt_running && runs_again_as_root
+}
+
+# The driver gives a DIMM 30 s; nobody waits for that long at a keyboard.
+interrupted_while_a_dimm_hangs() {
+	start_running && host set dimm1 x-inject-hang 1 && sleep 2 && kill -0 "$runner" &&
+		interrupt_running
+}
+
+after_the_hang() {
+	timeout_ms 3000 && runs_again_as_root
+	ok=$?
+	timeout_ms 30000
+	return "$ok"
+}
+
+a_dimm_hangs() {
+	timeout_ms 3000 && start_running && host set dimm1 x-inject-hang 1 &&
+		fails_because "hung and was reset" && runs_again_as_root
+	ok=$?
+	timeout_ms 30000
+	return "$ok"
+}
+
+a_dimm_is_unplugged() {
+	start_running && host unplug dimm2 && fails_because "gone" && runs_again_as_root &&
+		says out "3 DIMMs"
+}
+
+a_dimm_is_plugged_again() {
+	host plug dimm2 && sleep 2 && runs_again_as_root && says out "4 DIMMs"
 }
 
 one_dimm() {
@@ -163,6 +221,11 @@ t "SIGINT while waiting for the lock" interrupted_while_waiting
 t "SIGINT while commands run and experts move" interrupted_while_running
 t "the lock is free again" lock_is_released
 t "the node of one DIMM" one_dimm
+t "SIGINT while a DIMM hangs" interrupted_while_a_dimm_hangs
+t "that DIMM works again" after_the_hang
+t "a DIMM hangs: the message says so" a_dimm_hangs
+t "a DIMM is unplugged: the message says so, others go on" a_dimm_is_unplugged
+t "a DIMM is plugged again" a_dimm_is_plugged_again
 t "the functions are unbound" unbind_all
 t "driver unbound: --list is [], says so" empty_list_because "bound"
 t "driver unbound: running says so" cannot_run_because "bound"

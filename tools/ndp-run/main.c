@@ -30,8 +30,11 @@ enum {
 #define MAX_NODES 1024
 #define MAX_PROMPT_BYTES (1 << 24)
 
-static const char interrupted_json[] =
-	"{\"error\": {\"code\": \"EINTR\", \"message\": \"interrupted\"}}\n";
+static const char lost_while_loading[] =
+	"a model file was truncated while it was read, or a DIMM went away: start again";
+static const char lost_while_running[] =
+	"memory of a DIMM is gone: it was unplugged or has failed; start again with those that are "
+	"left";
 
 /* Everything that has to be given back. */
 struct session {
@@ -326,9 +329,11 @@ static int session_run(struct session *s, struct ndp_error *err)
 
 	if (open_and_lock(s, err) < 0)
 		return STATUS_FAILED;
+	interrupt_on_lost_memory(STATUS_FAILED, lost_while_loading);
 	start = wall_ns();
 	r = model_load(&s->run.model, s->dev, o->model, o->placement, load_progress, err);
 	s->run.load_wall_ns = wall_ns() - start;
+	interrupt_on_lost_memory(STATUS_FAILED, lost_while_running);
 	if (r == 0)
 		r = run_prompts(s, positions, err);
 	progress_clear();
@@ -397,7 +402,7 @@ int main(int argc, char **argv)
 	}
 	show_progress = !o.quiet && !o.list && isatty(STDERR_FILENO);
 	status = STATUS_FAILED;
-	if (interrupt_setup(o.json ? interrupted_json : NULL, &err) < 0)
+	if (interrupt_setup(o.json, &err) < 0)
 		goto out;
 	if (o.list) {
 		status = list(&err);

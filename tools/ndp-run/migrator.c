@@ -108,7 +108,7 @@ static void *migrate(void *arg)
 static int start_thread(struct migrator *g)
 {
 	pthread_condattr_t attr;
-	sigset_t all;
+	sigset_t end;
 	sigset_t old;
 	int r;
 
@@ -117,9 +117,11 @@ static int start_thread(struct migrator *g)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&g->wake, &attr);
 	pthread_condattr_destroy(&attr);
-	/* Signals are the main thread's: they are to interrupt its system calls. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
+	/* These are the main thread's: they are to interrupt its system calls. */
+	sigemptyset(&end);
+	sigaddset(&end, SIGINT);
+	sigaddset(&end, SIGTERM);
+	pthread_sigmask(SIG_BLOCK, &end, &old);
 	r = pthread_create(&g->thread, NULL, migrate, g);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (r) {
