@@ -1,0 +1,44 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# The unit tests of libndp once more, as TAP: under AddressSanitizer (leaks included) and
+# UndefinedBehaviorSanitizer, and those with threads under ThreadSanitizer. Run from the top of the
+# tree; the builds are kept in build/asan and build/tsan.
+set -u
+
+build=${BUILD:-build}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+count=0
+
+result() {
+	count=$((count + 1))
+	if [ "$2" -eq 0 ]; then
+		echo "ok $count - $1"
+	else
+		grep -v '^\[ *\(OK\|RUN\) *\]' "$log" | head -n 60 | sed 's/^/# /'
+		echo "not ok $count - $1"
+	fi
+}
+
+# suite NAME FLAGS TEST...
+suite() {
+	local name=$1 flags=$2 test
+
+	shift 2
+	make -j2 BUILD="$build/$name" CFLAGS="-O1 -fno-omit-frame-pointer $flags" \
+		"${@/#/$build/$name/unit/}" >"$log" 2>&1
+	result "$name: build" $?
+	for test; do
+		"$build/$name/unit/$test" >"$log" 2>&1
+		result "$name: $test" $?
+	done
+}
+
+export ASAN_OPTIONS=detect_leaks=1
+export TSAN_OPTIONS="suppressions=$PWD/tests/unit/tsan.supp"
+threaded=(test_device_commands test_device_arguments test_device_migration test_soft_device)
+suite asan '-fsanitize=address,undefined -fno-sanitize-recover=undefined' "${threaded[@]}" \
+	test_pack test_placement test_discover
+suite tsan -fsanitize=thread "${threaded[@]}"
+echo "1..$count"
