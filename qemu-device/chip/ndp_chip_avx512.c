@@ -11,19 +11,27 @@
  * element's first, takes denormal inputs for zero and gives zero for a denormal
  * result, whatever MXCSR says (Intel SDM, volume 2, VDPBF16PS).
  *
- * Unit tests compile this file over plain C models of its intrinsics, so that it
- * is tested on every machine.
+ * Unit tests compile this file over plain C models of its intrinsics, so that
+ * it is tested on every machine.
  */
 #ifdef __x86_64__
 #ifdef NDP_CHIP_AVX512_EMULATION
 #include NDP_CHIP_AVX512_EMULATION
 #else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")
 #include <immintrin.h>
 #endif
 
 #include "ndp_chip_impl.h"
+
+#ifndef NDP_CHIP_AVX512_EMULATION
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target( \
+    "avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512bf16")
+#endif
+#endif
 
 enum { LANES = 16, MAX_TILE = 12 };
 
@@ -42,14 +50,40 @@ static void pack(void *dst, unsigned tokens, unsigned t, const uint16_t *src,
     }
 }
 
-/* sum[t][v] += pair rows times pairs of x; @tokens is a constant in use. */
+/* Weights that are wanted soon: @next, and how far it advances a pair row. */
+struct ahead {
+    const uint8_t *next;
+    unsigned step;
+};
+
+/*
+ * While a tile passes over @bytes of weights at @w, its share of as many bytes
+ * that follow is fetched.
+ */
+INLINE struct ahead ahead_of(const uint8_t *w, size_t bytes,
+                             struct ndp_chip_share share)
+{
+    return (struct ahead) {
+        w + bytes + bytes / share.of * share.index, NDP_PAIR_BYTES / share.of,
+    };
+}
+
+/*
+ * sum[t][v] += pair rows times pairs of x; @tokens is a constant in use.  Small
+ * tiles leave fetching ahead to the CPU, which is waiting for DRAM anyway.
+ */
 INLINE void chain(__m512 sum[MAX_TILE][2], const uint8_t *w, unsigned pairs,
-                  const uint32_t *x, const unsigned tokens)
+                  const uint32_t *x, struct ahead ahead, const unsigned tokens)
 {
     for (unsigned p = 0; p < pairs; p++) {
         __m512i first = _mm512_load_si512(w);
         __m512i second = _mm512_load_si512(w + 64);
 
+        if (tokens >= 5) {
+            __builtin_prefetch(ahead.next, 0, 2);
+            __builtin_prefetch(ahead.next + 64, 0, 2);
+            ahead.next += ahead.step;
+        }
 #pragma GCC unroll 12
         for (unsigned t = 0; t < tokens; t++) {
             __m512bh pair = (__m512bh)_mm512_set1_epi32(x[t]);
@@ -94,15 +128,16 @@ INLINE void end(__m512 sum[MAX_TILE][2], float *out, size_t ld,
 
 INLINE void panel_tile(const uint8_t *w, unsigned pairs, const uint32_t *x,
                        float *out, enum ndp_chip_store how,
-                       const unsigned tokens)
+                       struct ndp_chip_share share, const unsigned tokens)
 {
     for (unsigned p = 0; p < pairs; p += NDP_CHUNK / 2) {
         unsigned n = pairs - p < NDP_CHUNK / 2 ? pairs - p : NDP_CHUNK / 2;
+        const uint8_t *rows = w + (size_t)p * NDP_PAIR_BYTES;
         __m512 sum[MAX_TILE][2];
 
         begin(sum, NULL, 0, NDP_STORE_SET, tokens);
-        chain(sum, w + (size_t)p * NDP_PAIR_BYTES, n, x + (size_t)p * tokens,
-              tokens);
+        chain(sum, rows, n, x + (size_t)p * tokens,
+              ahead_of(rows, (size_t)n * NDP_PAIR_BYTES, share), tokens);
         end(sum, out, NDP_PANEL, how, tokens);
         how = NDP_STORE_ADD;
     }
@@ -110,14 +145,17 @@ INLINE void panel_tile(const uint8_t *w, unsigned pairs, const uint32_t *x,
 
 INLINE void down_tile(const uint8_t *w, size_t block_bytes, unsigned blocks,
                       const uint32_t *h, float *out, size_t ld,
-                      enum ndp_chip_store how, const unsigned tokens)
+                      enum ndp_chip_store how, struct ndp_chip_share share,
+                      const unsigned tokens)
 {
     __m512 sum[MAX_TILE][2];
 
     begin(sum, out, ld, how, tokens);
     for (unsigned b = 0; b < blocks; b++) {
-        chain(sum, w + b * block_bytes, NDP_PANEL / 2,
-              h + b * (NDP_PANEL / 2) * tokens, tokens);
+        const uint8_t *tile = w + b * block_bytes;
+
+        chain(sum, tile, NDP_PANEL / 2, h + b * (NDP_PANEL / 2) * tokens,
+              ahead_of(tile, NDP_TILE_BYTES, share), tokens);
     }
     end(sum, out, ld, how, tokens);
 }
@@ -141,10 +179,10 @@ INLINE void down_tile(const uint8_t *w, size_t block_bytes, unsigned blocks,
 
 static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
                   unsigned pairs, const void *x, unsigned tokens, float *out,
-                  enum ndp_chip_store how)
+                  enum ndp_chip_store how, struct ndp_chip_share share)
 {
     for (; panels; panels--, w += panel_bytes, out += NDP_ACC_FLOATS) {
-#define PANEL(n) panel_tile(w, pairs, x, out, how, n)
+#define PANEL(n) panel_tile(w, pairs, x, out, how, share, n)
         FOR_TILE(tokens, PANEL)
 #undef PANEL
     }
@@ -152,10 +190,12 @@ static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
 
 static void down(const uint8_t *w, size_t block_bytes, unsigned blocks,
                  unsigned outs, const void *h, unsigned tokens, float *out,
-                 size_t ld, enum ndp_chip_store how)
+                 size_t ld, enum ndp_chip_store how,
+                 struct ndp_chip_share share)
 {
     for (; outs; outs--, w += NDP_TILE_BYTES, out += NDP_PANEL) {
-#define DOWN(n) down_tile(w, block_bytes, blocks, h, out, ld, how, n)
+#define DOWN(n) \
+    down_tile(w, block_bytes, blocks, h, out, ld, how, share, n)
         FOR_TILE(tokens, DOWN)
 #undef DOWN
     }
@@ -172,6 +212,10 @@ const struct ndp_chip_kernels ndp_chip_avx512 = {
 };
 
 #ifndef NDP_CHIP_AVX512_EMULATION
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif
 #endif /* __x86_64__ */

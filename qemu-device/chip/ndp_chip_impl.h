@@ -2,12 +2,12 @@
 /*
  * ndp_chip_impl.h - what the files of the chip share, and nobody else sees.
  *
- * The order of every floating point sum is decided here, once, so that a
- * result depends on nothing but the operation and the ISA path:
+ * The order of every floating point sum is decided here, once, so that a result
+ * depends on nothing but the operation and the ISA path:
  *
  * - A dot product over k is cut into chunks of NDP_CHUNK elements, counted from
- *   k = 0.  A chunk is one chain of multiply-adds from zero, k ascending; chunks
- *   are added in ascending order.
+ *   k = 0.  A chunk is one chain of multiply-adds from zero, k ascending;
+ *   chunks are added in ascending order.
  * - y adds groups of NDP_GROUP blocks, counted from the first block of the
  *   range, in ascending order.  A group is one chain from zero over its
  *   neurons, ascending.
@@ -38,6 +38,15 @@ enum ndp_chip_store {
 };
 
 /*
+ * Tiles of tokens pass one after the other over the same weights, and meanwhile
+ * fetch the next ones: tile @index of @of its share of them.
+ */
+struct ndp_chip_share {
+    unsigned index;
+    unsigned of;
+};
+
+/*
  * What an ISA path consists of.  Inputs (x and h) are packed for it as
  * [k][tokens of the tile], elements of @elem_bytes for each k.
  */
@@ -60,7 +69,7 @@ struct ndp_chip_kernels {
      */
     void (*panel)(const uint8_t *w, size_t panel_bytes, unsigned panels,
                   unsigned pairs, const void *x, unsigned tokens, float *out,
-                  enum ndp_chip_store store);
+                  enum ndp_chip_store store, struct ndp_chip_share share);
 
     /*
      * A chain over @blocks tiles of down, @block_bytes apart, for each of
@@ -69,7 +78,8 @@ struct ndp_chip_kernels {
      */
     void (*down)(const uint8_t *w, size_t block_bytes, unsigned blocks,
                  unsigned outs, const void *h, unsigned tokens, float *out,
-                 size_t ld, enum ndp_chip_store store);
+                 size_t ld, enum ndp_chip_store store,
+                 struct ndp_chip_share share);
 
     /* h[i] = bf16(act(g[i], u[i])), @n a multiple of 16 */
     void (*act)(uint16_t *h, const float *g, const float *u, size_t n,

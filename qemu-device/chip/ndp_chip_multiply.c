@@ -5,17 +5,16 @@
  *
  * Weights come from DRAM once for each batch of NDP_BATCH tokens.  A batch is
  * cut into tiles of tokens that fit a kernel's registers.  With one tile, FFN
- * walks each block front to back, which is the order in which it lies in DRAM:
- * what counts there is bandwidth.  With more, it works on a group of blocks, so
- * that a chunk of weights stays in the first-level cache while all tiles pass
- * over it, and y is loaded and stored once a group.
+ * goes block after block: what counts there is bandwidth.  With more, it works
+ * on a group of blocks, so that a chunk of weights stays in the first-level
+ * cache while all tiles pass over it, and y is loaded and stored once a group.
  *
  * x is read only where the operation names columns, into a private buffer
- * padded with zeroes, since a zero weight times a NaN in padding would be a NaN.
- * Everything that is computed stays private until it is complete.
+ * padded with zeroes, since a zero weight times a NaN in padding would be a
+ * NaN.  Everything that is computed stays private until it is complete.
  *
- * Error bound.  Let u = 2^-24, g and v the exact gate and up products, K = h_in,
- * I = the neurons of the range, and |a|.|b| = sum |a_k b_k|.  Then with
+ * Error bound.  Let u = 2^-24, g and v the exact gate and up products, K =
+ * h_in, I = the neurons of the range, and |a|.|b| = sum |a_k b_k|.  Then with
  * c(n) = 1.01 u (256 + n / 256 + 4) for a sum over n terms
  *
  *   |g' - g| <= eg = c(K) |gate|.|x| + f,  |v' - v| <= ev = c(K) |up|.|x| + f
@@ -23,10 +22,10 @@
  *                    + 2^-8 |h| + 2^-120           (act 0; act 1 with v + 1)
  *   |y' - y| <= |down|.eh + c(I) |down|.(|h| + eh) + f
  *
- * where 1.1 bounds the slope of silu, and f is 0 for the scalar and AVX2 paths
- * unless a product is below 2^-126.  VDPBF16PS takes denormal inputs for zero
- * and gives zero for a denormal result: there, and for such products, f =
- * 2^-126 (sum |a_k| + sum |b_k| + 2 n).
+ * where 1.1 bounds the slope of silu.  f is what numbers below 2^-126 lose:
+ * 2^-148 n for the scalar and AVX2 paths, which compute with them; VDPBF16PS
+ * takes them for zero, so there f = 2^-126 (sum |a_k| + sum |b_k| + 2 n).  With
+ * F_ACCUMULATE the sum with what was there is rounded once more.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -132,8 +131,8 @@ static bool load_x(struct batch *b)
 }
 
 /*
- * acc[0] and, for two panels, acc[1][token][32] = panels at @w times x.  A slice
- * is short enough for an abort: 16 chunks for one tile, one for several.
+ * acc[0] and, for two panels, acc[1][token][32] = panels at @w times x.  A
+ * slice is short enough for an abort: 16 chunks for one tile, one for several.
  */
 static bool project(struct batch *b, const uint8_t *w, unsigned panels)
 {
@@ -150,7 +149,8 @@ static bool project(struct batch *b, const uint8_t *w, unsigned panels)
                            panels, min_u(b->k_padded - k, step) / 2,
                            x_at(b, k, t), t.n,
                            b->e->acc[0] + t.first * NDP_PANEL,
-                           k ? NDP_STORE_ADD : NDP_STORE_SET);
+                           k ? NDP_STORE_ADD : NDP_STORE_SET,
+                           (struct ndp_chip_share) { i, b->tiles });
         }
     }
     return true;
@@ -195,7 +195,7 @@ static void add_group(struct batch *b, bool first)
     }
 }
 
-/* One tile: block after block, each front to back. */
+/* One tile: block after block, each gate and up, then down. */
 static bool stream_group(struct batch *b, const uint8_t *w, unsigned blocks,
                          size_t block_bytes, bool first)
 {
@@ -208,7 +208,8 @@ static bool stream_group(struct batch *b, const uint8_t *w, unsigned blocks,
         b->e->k->down(w + (size_t)b->k_padded * 128, 0, 1,
                       b->y_padded / NDP_PANEL, h_at(b, 0, t), t.n,
                       b->e->group.p, b->y_padded,
-                      i ? NDP_STORE_CONTINUE : NDP_STORE_SET);
+                      i ? NDP_STORE_CONTINUE : NDP_STORE_SET,
+                      (struct ndp_chip_share) { 0, 1 });
     }
     add_group(b, first);
     return true;
@@ -234,7 +235,8 @@ static bool reuse_group(struct batch *b, const uint8_t *w, unsigned blocks,
             b->e->k->down(w + (size_t)j * NDP_TILE_BYTES, block_bytes, blocks,
                           1, h_at(b, 0, t), t.n,
                           y_at(b, t.first) + j * NDP_PANEL, b->y_padded,
-                          first ? NDP_STORE_SET : NDP_STORE_ADD);
+                          first ? NDP_STORE_SET : NDP_STORE_ADD,
+                          (struct ndp_chip_share) { i, b->tiles });
         }
     }
     return true;

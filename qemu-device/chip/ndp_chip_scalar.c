@@ -43,8 +43,9 @@ static void store(float *out, const float *sum, enum ndp_chip_store how)
 
 static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
                   unsigned pairs, const void *x, unsigned tokens, float *out,
-                  enum ndp_chip_store how)
+                  enum ndp_chip_store how, struct ndp_chip_share share)
 {
+    (void)share; /* nothing is fetched ahead: this path is not about speed */
     for (unsigned i = 0; i < panels * tokens; i++) {
         unsigned t = i % tokens;
         float *o = out + i / tokens * NDP_ACC_FLOATS + t * NDP_PANEL;
@@ -65,8 +66,10 @@ static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
 
 static void down(const uint8_t *w, size_t block_bytes, unsigned blocks,
                  unsigned outs, const void *h, unsigned tokens, float *out,
-                 size_t ld, enum ndp_chip_store how)
+                 size_t ld, enum ndp_chip_store how,
+                 struct ndp_chip_share share)
 {
+    (void)share;
     for (unsigned j = 0; j < outs; j++) {
         for (unsigned t = 0; t < tokens; t++) {
             float *y = out + t * ld + j * NDP_PANEL;
