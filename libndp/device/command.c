@@ -222,7 +222,8 @@ static void copy_x(const struct ndp_cmd *c, uint32_t from, uint32_t to)
 	}
 }
 
-int ndpi_request_prepare(struct ndpi_request *req, struct ndp_device *dev, const struct ndp_cmd *cmd)
+int ndpi_request_prepare(struct ndpi_request *req, struct ndp_device *dev,
+			 const struct ndp_cmd *cmd)
 {
 	int r;
 
@@ -281,7 +282,8 @@ static void run_migrate(struct ndpi_request *req)
 {
 	struct ndp_move move = { 0 };
 
-	req->res = req->cmd.weights->dev->ops->weights_migrate(req->cmd.weights, req->cmd.to, &move);
+	req->res = req->cmd.weights->dev->ops->weights_migrate(req->cmd.weights, req->cmd.to,
+							       &move);
 	req->modelled_ns = move.modelled_ns;
 	req->dimm_mask = ndp_placement_mask(req->cmd.to);
 }

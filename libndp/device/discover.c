@@ -175,8 +175,8 @@ static void note_function(const struct ndpi_roots *roots, const struct pci_dev *
 	const char *driver;
 	ssize_t n;
 
-	snprintf(address, sizeof(address), "%04x:%02x:%02x.%u", (unsigned int)d->domain, d->bus, d->dev,
-		 d->func);
+	snprintf(address, sizeof(address), "%04x:%02x:%02x.%u", (unsigned int)d->domain, d->bus,
+		 d->dev, d->func);
 	if (!f->count++)
 		strcpy(f->first, address);
 	snprintf(path, sizeof(path), "%s/bus/pci/devices/%s/driver", roots->sys, address);
@@ -314,7 +314,8 @@ static int explain_permission(const char *path, int code, struct ndp_error *err)
 	struct stat st;
 
 	if (stat(path, &st) < 0)
-		return ndpi_fail(err, code, "cannot open %s: %s, and a folder on the way may not be searched",
+		return ndpi_fail(err, code,
+				 "cannot open %s: %s, and a folder on the way may not be searched",
 				 path, strerror(-code));
 	snprintf(uid, sizeof(uid), "%u", st.st_uid);
 	snprintf(gid, sizeof(gid), "%u", st.st_gid);
@@ -346,9 +347,10 @@ static int explain_missing(const struct ndpi_roots *roots, const char *path, int
 				 "cannot open %s: there is no such node, although the driver has it: is udev (or devtmpfs) running?",
 				 path);
 	if (n > 0)
-		return ndpi_fail(err, code, "cannot open %s: there is no such node; %s is there", path,
-				 first.path);
-	return ndpi_fail(err, code, "cannot open %s: there is no such node; %.380s", path, why.message);
+		return ndpi_fail(err, code, "cannot open %s: there is no such node; %s is there",
+				 path, first.path);
+	return ndpi_fail(err, code, "cannot open %s: there is no such node; %.380s", path,
+			 why.message);
 }
 
 int ndpi_explain_open(const struct ndpi_roots *roots, const char *path, int code,

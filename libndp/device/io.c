@@ -31,7 +31,9 @@ static int explain_create(const struct ndp_device *dev, uint32_t mask, size_t by
 				 " are more than this user's quota leaves",
 				 bytes, mask);
 	default:
-		return ndpi_fail(err, r, "a buffer of %zu bytes on each DIMM of mask 0x%" PRIx32 " of %s: %s",
+		return ndpi_fail(err, r,
+				 "a buffer of %zu bytes on each DIMM of mask 0x%" PRIx32
+				 " of %s: %s",
 				 bytes, mask, dev->name, strerror(-r));
 	}
 }

@@ -274,8 +274,8 @@ static int kernel_io_create(struct ndp_io *base, uint32_t mask, size_t bytes)
 		return r;
 	io->handle = c.handle;
 	io->map_bytes = c.stride * (size_t)__builtin_popcount(mask);
-	io->map = mmap(NULL, io->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, kernel_fd(base->dev),
-		       (off_t)c.map_offset);
+	io->map = mmap(NULL, io->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+		       kernel_fd(base->dev), (off_t)c.map_offset);
 	if (io->map == MAP_FAILED) {
 		io->map = NULL;
 		return -errno;
@@ -420,7 +420,8 @@ int ndp_placement_get(int fd, uint64_t id, struct ndp_placement *placement)
 	return 0;
 }
 
-int ndp_placement_migrate(int fd, uint64_t id, const struct ndp_placement *to, struct ndp_move *move)
+int ndp_placement_migrate(int fd, uint64_t id, const struct ndp_placement *to,
+			  struct ndp_move *move)
 {
 	struct moendp_placement_migrate m = {
 		.size = sizeof(m),
@@ -487,8 +488,9 @@ int ndpi_kernel_open(struct ndp_device **out, const char *path, struct ndp_error
 	int fd, r;
 
 	if (strlen(path) >= sizeof(dev->base.name))
-		return ndpi_fail(err, -ENAMETOOLONG, "cannot open %.300s: a device's path has at most %zu bytes",
-				 path, sizeof(dev->base.name) - 1);
+		return ndpi_fail(err, -ENAMETOOLONG,
+				 "cannot open %.300s: a device's path has at most %zu bytes", path,
+				 sizeof(dev->base.name) - 1);
 	do {
 		fd = open(path, O_RDWR | O_CLOEXEC);
 	} while (fd < 0 && errno == EINTR);
@@ -496,8 +498,10 @@ int ndpi_kernel_open(struct ndp_device **out, const char *path, struct ndp_error
 		return ndpi_explain_open(&ndpi_system_roots, path, -errno, err);
 	r = first_query(fd, &q, &dimm);
 	if (r == -ENOTTY || r == -EINVAL)
-		r = ndpi_fail(err, -ENOTTY, "%s is not a device of the moendp driver (is it a node like /dev/ndp0?)",
-			      path);
+		r = ndpi_fail(
+			err, -ENOTTY,
+			"%s is not a device of the moendp driver (is it a node like /dev/ndp0?)",
+			path);
 	else if (r < 0)
 		ndpi_fail(err, r, "%s does not say what it is: %s", path, strerror(-r));
 	else if (q.abi != MOENDP_ABI_VERSION)

@@ -16,7 +16,8 @@
 
 #define RING_FLAGS (IORING_SETUP_SQE128 | IORING_SETUP_CQE32 | IORING_SETUP_SUBMIT_ALL)
 #define COOPERATIVE (IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
-#define DEFERRED (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
+#define DEFERRED									\
+	(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
 
 _Static_assert(sizeof(struct moendp_cmd) == 80, "fits an SQE");
 _Static_assert(sizeof(struct moendp_cmd_migrate) == 80, "fits an SQE");
@@ -47,9 +48,12 @@ static int explain_no_ring(int r, struct ndp_error *err)
 		return ndpi_fail(err, r,
 				 "io_uring of this kernel has no SQE128 and CQE32 rings (Linux 5.19 or later is wanted); ndp_run() works without");
 	case -ENOMEM:
-		return ndpi_fail(err, r, "no memory for an io_uring ring (ulimit -l may be too low); ndp_run() works without");
+		return ndpi_fail(
+			err, r,
+			"no memory for an io_uring ring (ulimit -l may be too low); ndp_run() works without");
 	default:
-		return ndpi_fail(err, r, "io_uring_setup(): %s; queues need io_uring", strerror(-r));
+		return ndpi_fail(err, r, "io_uring_setup(): %s; queues need io_uring",
+				 strerror(-r));
 	}
 }
 

@@ -87,8 +87,8 @@ int ndp_placement_policy(struct ndp_placement *p, const char *policy, uint32_t i
 	}
 	if (!strncmp(policy, "dimm:", 5)) {
 		if (!parse_number(policy + 5, &n))
-			return ndpi_fail(err, -EINVAL, "placement %s: wanted dimm:D with a node id D",
-					 policy);
+			return ndpi_fail(err, -EINVAL,
+					 "placement %s: wanted dimm:D with a node id D", policy);
 		if (n >= NDP_MAX_DIMMS || !(mask & 1U << n))
 			return ndpi_fail(err, -ENXIO,
 					 "placement %s: there is no DIMM %u; the mask of those there are is 0x%" PRIx32,
@@ -137,7 +137,8 @@ int ndp_placement_check(const struct ndp_placement *p, uint32_t nr_blocks, uint3
 		const struct ndp_range *r = &p->ranges[i];
 
 		if (!r->nr_blocks)
-			return ndpi_fail(err, -EINVAL, "range %u of the placement holds no blocks", i);
+			return ndpi_fail(err, -EINVAL, "range %u of the placement holds no blocks",
+					 i);
 		if (r->dimm >= NDP_MAX_DIMMS)
 			return ndpi_fail(err, -ENXIO,
 					 "range %u of the placement is on DIMM %u; node ids end at %d",

@@ -27,7 +27,8 @@ int ndp_queue_create(struct ndp_queue **out, struct ndp_device *dev, unsigned in
 	*out = NULL;
 	ndpi_error_clear(err);
 	if (!depth || depth > MAX_DEPTH)
-		return ndpi_fail(err, -EINVAL, "a queue of depth %u: wanted 1 to %d", depth, MAX_DEPTH);
+		return ndpi_fail(err, -EINVAL, "a queue of depth %u: wanted 1 to %d", depth,
+				 MAX_DEPTH);
 	q = dev->ops->queue_alloc();
 	if (!q)
 		return ndpi_fail(err, -ENOMEM, "no memory for a queue of depth %u", depth);

@@ -91,8 +91,9 @@ static int set_isa(struct options *o, const char *value, struct ndp_error *err)
 		o->isa = (enum ndp_chip_isa)i;
 		if (ndp_chip_isa_usable(o->isa))
 			return 0;
-		return ndpi_fail(err, -EOPNOTSUPP, "soft: isa=%s: this CPU cannot run it; its best is %s",
-				 value, names[ndp_chip_isa_best()]);
+		return ndpi_fail(err, -EOPNOTSUPP,
+				 "soft: isa=%s: this CPU cannot run it; its best is %s", value,
+				 names[ndp_chip_isa_best()]);
 	}
 	return ndpi_fail(err, -EINVAL, "soft: isa=%s: wanted scalar, avx2 or avx512", value);
 }
@@ -107,8 +108,8 @@ static int set_number(uint32_t *to, uint32_t min, uint32_t max, const char *key,
 		*to = (uint32_t)n;
 		return 0;
 	}
-	return ndpi_fail(err, -EINVAL, "soft: %s=%s: wanted a number from %" PRIu32 " to %" PRIu32, key,
-			 value, min, max);
+	return ndpi_fail(err, -EINVAL, "soft: %s=%s: wanted a number from %" PRIu32 " to %" PRIu32,
+			 key, value, min, max);
 }
 
 static int set_option(struct options *o, const char *key, const char *value, struct ndp_error *err)
@@ -134,7 +135,8 @@ static int set_option(struct options *o, const char *key, const char *value, str
 		return set_isa(o, value, err);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		if (!strcmp(key, numbers[i].key))
-			return set_number(numbers[i].to, numbers[i].min, numbers[i].max, key, value, err);
+			return set_number(numbers[i].to, numbers[i].min, numbers[i].max, key, value,
+					  err);
 	return ndpi_fail(err, -EINVAL,
 			 "soft: option \"%s\" is not known: wanted dimms, size, timing, isa, internal-mbps, gflops, overhead-ns, link-mbps or link-latency-ns",
 			 key);
@@ -157,7 +159,8 @@ static int parse_options(struct options *o, const char *text, struct ndp_error *
 		if (!*item && item == copy && !rest)
 			break; /* "soft:" alone */
 		if (!value)
-			return ndpi_fail(err, -EINVAL, "soft: \"%s\": wanted KEY=VALUE, separated by commas",
+			return ndpi_fail(err, -EINVAL,
+					 "soft: \"%s\": wanted KEY=VALUE, separated by commas",
 					 item);
 		*value++ = '\0';
 		r = set_option(o, item, value, err);
@@ -277,7 +280,8 @@ static void new_domain(char text[37])
 	u[6] = (u[6] & 0x0f) | 0x40;
 	u[8] = (u[8] & 0x3f) | 0x80;
 	for (int i = 0; i < 16; i++)
-		text += sprintf(text, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", u[i]);
+		text += sprintf(text, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+				u[i]);
 }
 
 int ndpi_soft_open(struct ndp_device **out, const char *text, struct ndp_error *err)
@@ -314,8 +318,8 @@ int ndpi_soft_open(struct ndp_device **out, const char *text, struct ndp_error *
 	}
 	if (r < 0) {
 		soft_close(&dev->base);
-		return ndpi_fail(err, r, "soft: %" PRIu32 " DIMMs of %" PRIu64 " bytes: %s", o.dimms,
-				 o.size, strerror(-r));
+		return ndpi_fail(err, r, "soft: %" PRIu32 " DIMMs of %" PRIu64 " bytes: %s",
+				 o.dimms, o.size, strerror(-r));
 	}
 	*out = &dev->base;
 	return 0;

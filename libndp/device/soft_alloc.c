@@ -83,7 +83,8 @@ static struct soft_extent *best_fit(struct soft_memory *m, uint64_t bytes)
 	for (struct soft_extent *e = m->free; e; e = e->next_free) {
 		if (e->bytes < bytes)
 			continue;
-		if (!best || e->bytes < best->bytes || (e->bytes == best->bytes && e->off < best->off))
+		if (!best || e->bytes < best->bytes ||
+		    (e->bytes == best->bytes && e->off < best->off))
 			best = e;
 	}
 	return best;
@@ -160,7 +161,9 @@ static struct soft_extent *merge(struct soft_memory *m, struct soft_extent *e)
 
 static void clear(struct soft_memory *m, uint64_t off, uint64_t bytes)
 {
-	if (fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)bytes) < 0)
+	const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+
+	if (fallocate(m->fd, punch, (off_t)off, (off_t)bytes) < 0)
 		memset(m->base + off, 0, bytes);
 }
 

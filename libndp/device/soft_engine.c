@@ -30,7 +30,8 @@ uint64_t soft_now_ns(void)
 
 void soft_sleep_until_ns(uint64_t at)
 {
-	struct timespec t = { .tv_sec = (time_t)(at / 1000000000), .tv_nsec = (long)(at % 1000000000) };
+	struct timespec t = { .tv_sec = (time_t)(at / 1000000000),
+			      .tv_nsec = (long)(at % 1000000000) };
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
 		;
@@ -163,7 +164,8 @@ static int gemv(struct soft_dimm *d, const struct ndp_cmd *c, const struct soft_
 		op.y += (uint64_t)(first - c->first) * NDP_BLOCK_ROWS * sizeof(float);
 		op.count = nr < most ? nr : most;
 		op.h_in = mat->cols;
-		op.h_out = op.count * NDP_BLOCK_ROWS < rows_left ? op.count * NDP_BLOCK_ROWS : rows_left;
+		op.h_out = op.count * NDP_BLOCK_ROWS < rows_left ? op.count * NDP_BLOCK_ROWS
+								 : rows_left;
 		r = execute(d, &op, ns);
 	}
 	return r;
@@ -239,7 +241,8 @@ static void serve(struct soft_dimm *d, struct soft_request *req)
 
 	keep_longest(&req->modelled_ns, ns);
 	if (r < 0)
-		__atomic_compare_exchange_n(&req->res, &ok, r, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		__atomic_compare_exchange_n(&req->res, &ok, r, false, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED);
 	if (__atomic_sub_fetch(&req->pending, 1, __ATOMIC_ACQ_REL))
 		return;
 	soft_map_put(req->map);

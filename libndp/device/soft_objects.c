@@ -154,8 +154,8 @@ int soft_view_piece(struct soft_weights *w, const struct soft_piece *piece)
 {
 	const struct soft_extent *e = piece->extent;
 	char *at = (char *)w->view + (size_t)piece->first * w->base.block_bytes;
-	void *p = mmap(at, (size_t)piece->nr * w->base.block_bytes, PROT_READ, MAP_SHARED | MAP_FIXED,
-		       e->dimm->mem.fd, (off_t)e->off);
+	void *p = mmap(at, (size_t)piece->nr * w->base.block_bytes, PROT_READ,
+		       MAP_SHARED | MAP_FIXED, e->dimm->mem.fd, (off_t)e->off);
 
 	return p == MAP_FAILED ? -errno : 0;
 }

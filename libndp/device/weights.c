@@ -45,11 +45,14 @@ static int explain_create(struct ndp_weights *w, const struct ndp_placement *p,
 				 " bytes in this placement (1/16 of each DIMM is kept for migrations)",
 				 what, (uint64_t)w->nr_blocks * w->block_bytes);
 	case -EDQUOT:
-		return ndpi_fail(err, r, "%s: %" PRIu64 " bytes are more than this user's quota leaves",
+		return ndpi_fail(err, r,
+				 "%s: %" PRIu64 " bytes are more than this user's quota leaves",
 				 what, (uint64_t)w->nr_blocks * w->block_bytes);
 	case -ENXIO:
 	case -ENODEV:
-		return ndpi_fail(err, r, "%s: %s has not all the DIMMs of the placement (mask 0x%" PRIx32 ")",
+		return ndpi_fail(err, r,
+				 "%s: %s has not all the DIMMs of the placement (mask 0x%" PRIx32
+				 ")",
 				 what, w->dev->name, ndp_placement_mask(p));
 	case -EPERM:
 		return ndpi_fail(err, r,
@@ -57,7 +60,8 @@ static int explain_create(struct ndp_weights *w, const struct ndp_placement *p,
 				 what, ndp_placement_mask(p), allowed_mask);
 	default:
 		return ndpi_fail(err, r, "%s of %" PRIu64 " bytes on %s: %s", what,
-				 (uint64_t)w->nr_blocks * w->block_bytes, w->dev->name, strerror(-r));
+				 (uint64_t)w->nr_blocks * w->block_bytes, w->dev->name,
+				 strerror(-r));
 	}
 }
 
@@ -68,8 +72,8 @@ static int create(struct ndp_weights **out, struct ndp_device *dev, const struct
 	struct ndp_weights *w;
 	int r;
 
-	r = ndp_placement_check(placement, shape->nr_blocks, allowed_mask ? allowed_mask : UINT32_MAX,
-				err);
+	r = ndp_placement_check(placement, shape->nr_blocks,
+				allowed_mask ? allowed_mask : UINT32_MAX, err);
 	if (r < 0)
 		return r;
 	w = dev->ops->weights_alloc();
@@ -257,10 +261,12 @@ static int explain_migrate(const struct ndp_weights *w, const struct ndp_placeme
 				 "no contiguous room for the copies on the DIMMs of mask 0x%" PRIx32
 				 "; the old placement remains", mask);
 	case -EPERM:
-		return ndpi_fail(err, r, "the placement (mask 0x%" PRIx32 ") leaves the allowed mask", mask);
+		return ndpi_fail(
+			err, r, "the placement (mask 0x%" PRIx32 ") leaves the allowed mask", mask);
 	case -ENXIO:
 	case -ENODEV:
-		return ndpi_fail(err, r, "%s has not all the DIMMs of the placement (mask 0x%" PRIx32 ")",
+		return ndpi_fail(err, r,
+				 "%s has not all the DIMMs of the placement (mask 0x%" PRIx32 ")",
 				 w->dev->name, mask);
 	default:
 		return ndpi_fail(err, r, "moving weights to the DIMMs of mask 0x%" PRIx32

@@ -138,9 +138,10 @@ static inline void ref_ffn(const struct ref_expert *e, const struct ndp_cmd *c, 
 
 	assert_non_null(h);
 	for (uint32_t i = begin; i < n; i++)
-		h[i] = ndp_bf16_to_f32(ndp_bf16_from_f32((float)ref_act(
-			c->act, c->alpha, c->limit, ref_dot(&e->gate[i * e->ld_in], x, e->shape.h_in),
-			ref_dot(&e->up[i * e->ld_in], x, e->shape.h_in))));
+		h[i] = ndp_bf16_to_f32(ndp_bf16_from_f32(
+			(float)ref_act(c->act, c->alpha, c->limit,
+				       ref_dot(&e->gate[i * e->ld_in], x, e->shape.h_in),
+				       ref_dot(&e->up[i * e->ld_in], x, e->shape.h_in))));
 	for (uint32_t j = 0; j < e->shape.h_out; j++) {
 		double sum = 0, all = 0, largest = 0;
 
@@ -163,7 +164,8 @@ static inline void ref_assert_near(const float *got, const double *want, const d
 	for (uint32_t j = 0; j < n; j++) {
 		if (fabs(got[j] - want[j]) <= tolerance[j]) /* false for NaN */
 			continue;
-		print_error("column %u: got %.9g, wanted %.9g +- %.3g\n", j, got[j], want[j], tolerance[j]);
+		print_error("column %u: got %.9g, wanted %.9g +- %.3g\n", j, got[j], want[j],
+			    tolerance[j]);
 		fail();
 	}
 }
@@ -208,7 +210,8 @@ static inline int ref_teardown(void **state)
 
 #define REF_TEST(test) cmocka_unit_test_setup_teardown(test, ref_setup, ref_teardown)
 
-static inline struct ndp_weights *ref_place_expert(struct ndp_device *dev, const struct ref_expert *e,
+static inline struct ndp_weights *ref_place_expert(struct ndp_device *dev,
+						   const struct ref_expert *e,
 						   const struct ndp_placement *p)
 {
 	struct ndp_weights *w;

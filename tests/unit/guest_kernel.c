@@ -99,7 +99,8 @@ static void sixty_four_ranges_are_a_placement(void **state)
 		assert_memory_equal(info.placement.ranges, p.ranges, sizeof(p.ranges));
 		view = ndp_weights_map(w);
 		for (uint32_t b = 0; b < 64; b++) {
-			ndp_expert_pack_block(packed, &e.shape, b, e.gate, e.up, e.ld_in, e.down, e.ld_down);
+			ndp_expert_pack_block(packed, &e.shape, b, e.gate, e.up, e.ld_in, e.down,
+					      e.ld_down);
 			assert_memory_equal(view + b * block, packed, block);
 		}
 		if (moved)
@@ -128,7 +129,8 @@ static void a_placement_fd_lists_and_moves_until_it_is_revoked(void **state)
 	assert_true(fd >= 0);
 	for (uint32_t i = 0; i < 35; i++) {
 		ndp_placement_local(&p, 4, i % 4);
-		assert_int_equal(ndp_expert_create(&w[i], dev, &e.shape, &p, 7 | 1U << i % 4, i, NULL), 0);
+		assert_int_equal(
+			ndp_expert_create(&w[i], dev, &e.shape, &p, 7 | 1U << i % 4, i, NULL), 0);
 		assert_int_equal(ndp_weights_seal(w[i]), 0);
 	}
 	assert_int_equal(ndp_expert_create(&open, dev, &e.shape, &p, 0, 99, NULL), 0);
@@ -200,7 +202,8 @@ static void a_signal_ends_a_wait_and_the_command_goes_on(void **state)
 	struct itimerval soon = { .it_value.tv_usec = 20000 };
 	struct ndp_device *dev = *state;
 	struct ndp_expert_shape s = { WIDE, WIDE, 2048 };
-	struct ndp_io *x = ref_io(dev, 1, TOKENS * WIDE * 2), *y = ref_io(dev, 1, TOKENS * WIDE * 4);
+	struct ndp_io *x = ref_io(dev, 1, TOKENS * WIDE * 2),
+		      *y = ref_io(dev, 1, TOKENS * WIDE * 4);
 	struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT, .x = x, .y = y, .x_mask = 1, .tokens = TOKENS,
 			     .ldx = WIDE * 2, .ldy = WIDE * 4 };
 	struct ndp_result res[COMMANDS];

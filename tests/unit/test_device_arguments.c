@@ -46,8 +46,15 @@ static void make_commands(struct commands *c, struct ndp_device *dev)
 	c->gemv = c->ffn;
 	c->gemv.op = NDP_OP_GEMV_MATRIX;
 	c->gemv.weights = c->mat;
-	c->act = (struct ndp_cmd){ .op = NDP_OP_ACT_MUL, .x = c->x, .y = c->y, .x_mask = 15, .tokens = 2,
-				   .count = H, .ldx = LDY, .ldy = LDX, .rows_off = 4096 };
+	c->act = (struct ndp_cmd){ .op = NDP_OP_ACT_MUL,
+				   .x = c->x,
+				   .y = c->y,
+				   .x_mask = 15,
+				   .tokens = 2,
+				   .count = H,
+				   .ldx = LDY,
+				   .ldy = LDX,
+				   .rows_off = 4096 };
 }
 
 static void free_commands(struct commands *c)
@@ -78,8 +85,8 @@ static void refuse(struct commands *c, const struct ndp_cmd *cmd, int want, int 
 		queued = res.res;
 	}
 	if (r != want || (pushed ? pushed : queued) != want)
-		fail_msg("line %d: wanted %d, ndp_run() says %d, a queue %d and %d", line, want, r, pushed,
-			 queued);
+		fail_msg("line %d: wanted %d, ndp_run() says %d, a queue %d and %d", line, want, r,
+			 pushed, queued);
 	ndp_queue_free(q);
 }
 

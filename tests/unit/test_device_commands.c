@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * test_device_commands.c - what commands compute on DIMMs, against FP64, for every placement, and with x and y full of NaN where nothing may be
- * read or written.
+ * test_device_commands.c - what commands compute on DIMMs, against FP64, for
+ * every placement, and with x and y full of NaN where nothing may be read or
+ * written.
  */
 #include "device_ref.h"
 
@@ -14,7 +15,8 @@ struct layout {
 
 static struct layout layout(const struct ndp_expert_shape *s, uint32_t tokens, uint32_t x_rows)
 {
-	struct layout l = { .ldx = ref_stride(2 * s->h_in) + 64, .ldy = ref_stride(4 * s->h_out) + 128 };
+	struct layout l = { .ldx = ref_stride(2 * s->h_in) + 64,
+			    .ldy = ref_stride(4 * s->h_out) + 128 };
 
 	l.rows_off = l.ldx * (x_rows > tokens ? x_rows : tokens);
 	l.x_bytes = l.rows_off + 4 * tokens + 4;
@@ -47,7 +49,8 @@ static void check_ffn(struct ndp_device *dev, const struct ref_expert *e, struct
 	ref_poison(x, all, l.x_bytes);
 	ref_poison(y, all, l.y_bytes);
 	for (uint32_t t = 0; t < nr; t++) /* only the columns: the rest stays NaN */
-		assert_int_equal(ndp_io_write(x, all, t * l.ldx, &rows[t * l.ldx / 2], 2 * h_in), 0);
+		assert_int_equal(ndp_io_write(x, all, t * l.ldx, &rows[t * l.ldx / 2], 2 * h_in),
+				 0);
 	for (uint32_t t = 0; t < tokens; t++)
 		list[t] = x_rows ? (t * 7 + 3) % x_rows : t;
 	assert_int_equal(ndp_io_write(x, all, l.rows_off, list, 4 * tokens), 0);
@@ -61,7 +64,8 @@ static void check_ffn(struct ndp_device *dev, const struct ref_expert *e, struct
 		assert_int_equal(res.dimm_mask, ndp_placement_mask(&info.placement));
 	assert_int_equal(ndp_io_reduce(y, res.dimm_mask, 0, l.ldy, got, h_out, tokens, h_out), 0);
 	for (uint32_t t = 0; t < tokens; t++) {
-		ref_ffn(e, &c, &rows[list[t] * l.ldx / 2], first, count ? count : info.nr_blocks, want, tol);
+		ref_ffn(e, &c, &rows[list[t] * l.ldx / 2], first, count ? count : info.nr_blocks,
+			want, tol);
 		ref_assert_near(&got[(size_t)t * h_out], want, tol, h_out);
 	}
 	for (uint32_t d = 0; d < 4; d++) { /* nothing outside of y */
@@ -81,7 +85,8 @@ static void check_ffn(struct ndp_device *dev, const struct ref_expert *e, struct
 
 static void ffn_is_right_in_every_placement(void **state)
 {
-	static const char *const policies[] = { "local", "striped", "spread:2", "spread:3", "dimm:3" };
+	static const char *const policies[] = { "local", "striped", "spread:2", "spread:3",
+						"dimm:3" };
 	static const struct { uint32_t h_in, h_out, neurons; } shapes[] = {
 		{ 64, 64, 32 }, { 128, 192, 352 }, { 100, 100, 36 }, { 1, 1, 1 }, { 65, 130, 97 },
 	};
@@ -89,13 +94,16 @@ static void ffn_is_right_in_every_placement(void **state)
 	struct ndp_placement p;
 
 	for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
-		struct ref_expert e = ref_expert_new(shapes[s].h_in, shapes[s].h_out, shapes[s].neurons, s + 1);
+		struct ref_expert e = ref_expert_new(shapes[s].h_in, shapes[s].h_out,
+						     shapes[s].neurons, s + 1);
 		uint32_t blocks = ndp_expert_blocks(&e.shape);
 
 		for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
 			struct ndp_weights *w;
 
-			assert_int_equal(ndp_placement_policy(&p, policies[i], (uint32_t)s, blocks, 15, NULL), 0);
+			assert_int_equal(ndp_placement_policy(&p, policies[i], (uint32_t)s, blocks,
+							      15, NULL),
+					 0);
 			w = ref_place_expert(dev, &e, &p);
 			check_ffn(dev, &e, w, 1, 0, 0, 0, 0);
 			check_ffn(dev, &e, w, 5, 0, 0, 0, 0);
@@ -227,18 +235,27 @@ static void gemv_is_right_in_every_placement(void **state)
 		assert_int_equal(ndp_matrix_load(w, m.m, m.ld), 0);
 		assert_int_equal(ndp_weights_seal(w), 0);
 		for (size_t k = 0; k < 3; k++) {
-			uint32_t first = parts[k].first, count = parts[k].count ? parts[k].count : 7;
+			uint32_t first = parts[k].first,
+				 count = parts[k].count ? parts[k].count : 7;
 			uint32_t cols = first + count == 7 ? 203 - first * 32 : count * 32;
 			struct ndp_cmd c = {
-				.op = NDP_OP_GEMV_MATRIX, .weights = w, .x = x, .y = y, .x_mask = 15,
-				.first = first, .count = parts[k].count, .tokens = TOKENS, .ldx = ldx,
+				.op = NDP_OP_GEMV_MATRIX,
+				.weights = w,
+				.x = x,
+				.y = y,
+				.x_mask = 15,
+				.first = first,
+				.count = parts[k].count,
+				.tokens = TOKENS,
+				.ldx = ldx,
 				.ldy = ldy,
 			};
 			struct ndp_result res;
 
 			ref_poison(y, 15, TOKENS * ldy);
 			assert_int_equal(ndp_run(dev, &c, &res), 0);
-			assert_int_equal(ndp_io_reduce(y, res.dimm_mask, 0, ldy, got, 203, TOKENS, cols), 0);
+			assert_int_equal(
+				ndp_io_reduce(y, res.dimm_mask, 0, ldy, got, 203, TOKENS, cols), 0);
 			for (uint32_t t = 0; t < TOKENS; t++)
 				for (uint32_t j = 0; j < cols; j++)
 					assert_true(fabs(got[t * 203 + j] -
@@ -330,8 +347,12 @@ static void no_tokens_is_no_work(void **state)
 	assert_int_equal(ndp_matrix_create(&mat, dev, &m.shape, &p, 0, 0, NULL), 0);
 	assert_int_equal(ndp_matrix_load(mat, m.m, m.ld), 0);
 	assert_int_equal(ndp_weights_seal(mat), 0);
-	c[0] = (struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT, .weights = w, .x = x, .y = y, .x_mask = 15 };
-	c[1] = (struct ndp_cmd){ .op = NDP_OP_GEMV_MATRIX, .weights = mat, .x = x, .y = y, .x_mask = 15 };
+	c[0] = (struct ndp_cmd){
+		.op = NDP_OP_FFN_EXPERT, .weights = w, .x = x, .y = y, .x_mask = 15
+	};
+	c[1] = (struct ndp_cmd){
+		.op = NDP_OP_GEMV_MATRIX, .weights = mat, .x = x, .y = y, .x_mask = 15
+	};
 	c[2] = (struct ndp_cmd){ .op = NDP_OP_ACT_MUL, .x = x, .y = y, .x_mask = 15, .count = 64 };
 	ref_poison(x, 15, 128);
 	ref_poison(y, 15, 4096);
@@ -383,9 +404,18 @@ static void a_bad_row_is_refused_by_the_dimm(void **state)
 	ndp_placement_local(&p, 1, 2);
 	w = ref_place_expert(dev, &e, &p);
 	assert_int_equal(ndp_io_write(x, 15, 1024, list, 4), 0);
-	assert_int_equal(ndp_run(dev, &(struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT, .weights = w, .x = x,
-							 .y = y, .x_mask = 4, .tokens = 1, .x_rows = 5,
-							 .rows_off = 1024, .ldx = 128, .ldy = 256 }, &res),
+	assert_int_equal(ndp_run(dev,
+				 &(struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT,
+						    .weights = w,
+						    .x = x,
+						    .y = y,
+						    .x_mask = 4,
+						    .tokens = 1,
+						    .x_rows = 5,
+						    .rows_off = 1024,
+						    .ldx = 128,
+						    .ldy = 256 },
+				 &res),
 			 -EIO);
 	assert_int_equal(res.res, -EIO);
 	assert_int_equal(res.dimm_mask, 0);
@@ -400,7 +430,8 @@ static void a_bad_row_is_refused_by_the_dimm(void **state)
 /* Modelled time is a function of the command: here, the written one. */
 static void modelled_time_and_counters_follow_the_model(void **state)
 {
-	struct ndp_device *dev = ref_open("soft:dimms=2,size=16M,internal-mbps=1000,gflops=4000000,overhead-ns=500");
+	struct ndp_device *dev =
+		ref_open("soft:dimms=2,size=16M,internal-mbps=1000,gflops=4000000,overhead-ns=500");
 	struct ref_expert e = ref_expert_new(64, 64, 96, 2);
 	uint64_t block = ndp_expert_block_bytes(&e.shape);
 	struct ndp_io *x = ref_io(dev, 0, 128), *y = ref_io(dev, 0, 256);
@@ -412,9 +443,17 @@ static void modelled_time_and_counters_follow_the_model(void **state)
 	UNUSED_STATE;
 	assert_int_equal(ndp_placement_spread(&p, 3, 3), 0); /* 2 blocks on DIMM 0, 1 on DIMM 1 */
 	w = ref_place_expert(dev, &e, &p);
-	assert_int_equal(ndp_run(dev, &(struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT, .weights = w, .x = x,
-							 .y = y, .x_mask = 3, .tokens = 1, .ldx = 128,
-							 .ldy = 256 }, &res), 0);
+	assert_int_equal(ndp_run(dev,
+				 &(struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT,
+						    .weights = w,
+						    .x = x,
+						    .y = y,
+						    .x_mask = 3,
+						    .tokens = 1,
+						    .ldx = 128,
+						    .ldy = 256 },
+				 &res),
+			 0);
 	assert_int_equal(res.modelled_ns, 500 + 2 * block + 128 + 256);
 	assert_int_equal(ndp_dimm_info(dev, 0, &d0), 0);
 	assert_int_equal(ndp_dimm_info(dev, 1, &d1), 0);
@@ -453,9 +492,16 @@ static void timing_on_completes_no_earlier_than_the_model(void **state)
 	}
 	clock_gettime(CLOCK_MONOTONIC, &a);
 	for (size_t i = 0; i < 20; i++)
-		assert_int_equal(ndp_queue_push(q, &(struct ndp_cmd){
-			.op = NDP_OP_FFN_EXPERT, .weights = w[0], .x = x, .y = y, .x_mask = 3, .tokens = 1,
-			.ldx = 128, .ldy = 256, .y_off = 256 * i }), 0);
+		assert_int_equal(ndp_queue_push(q, &(struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT,
+								      .weights = w[0],
+								      .x = x,
+								      .y = y,
+								      .x_mask = 3,
+								      .tokens = 1,
+								      .ldx = 128,
+								      .ldy = 256,
+								      .y_off = 256 * i }),
+				 0);
 	assert_int_equal(ndp_queue_wait(q, res, 20, 20), 20);
 	clock_gettime(CLOCK_MONOTONIC, &b);
 	ms = (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) / 1e6;

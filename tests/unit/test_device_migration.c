@@ -45,11 +45,18 @@ static uint32_t place_of(struct ndp_weights *w)
 }
 
 /* What the expert computes when nothing moves. */
-static void compute_alone(struct ndp_device *dev, struct ndp_weights *w, const ndp_bf16 *x, float *y)
+static void compute_alone(struct ndp_device *dev, struct ndp_weights *w, const ndp_bf16 *x,
+			  float *y)
 {
 	struct ndp_io *xo = ref_io(dev, 0, LDX), *yo = ref_io(dev, 0, LDY);
-	struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT, .weights = w, .x = xo, .y = yo, .x_mask = ref_mask(dev),
-			     .tokens = 1, .ldx = LDX, .ldy = LDY };
+	struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT,
+			     .weights = w,
+			     .x = xo,
+			     .y = yo,
+			     .x_mask = ref_mask(dev),
+			     .tokens = 1,
+			     .ldx = LDX,
+			     .ldy = LDY };
 	struct ndp_result res;
 
 	assert_int_equal(ndp_io_write(xo, c.x_mask, 0, x, 2 * H), 0);
@@ -87,8 +94,14 @@ static void a_move_between_x_and_submit_each_time(void **state)
 		int k = (int)(ref_next(&seed) % KINDS);
 		uint32_t at = place_of(w), next;
 		struct ndp_result res;
-		struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT, .weights = w, .x = x, .y = y, .x_mask = at,
-				     .tokens = 1, .ldx = LDX, .ldy = LDY };
+		struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT,
+				     .weights = w,
+				     .x = x,
+				     .y = y,
+				     .x_mask = at,
+				     .tokens = 1,
+				     .ldx = LDX,
+				     .ldy = LDY };
 
 		do {
 			next = 1U << ref_next(&seed) % 4;
@@ -178,9 +191,17 @@ static void a_retried_gemv_finds_zeroes_in_new_replicas(void **state)
 	ref_poison(y, 15, 384);
 	assert_int_equal(ndp_io_write(x, 8, 0, row, LDX), 0);
 	move_to(w, 7);
-	assert_int_equal(ndp_run(dev, &(struct ndp_cmd){ .op = NDP_OP_GEMV_MATRIX, .weights = w, .x = x,
-							 .y = y, .x_mask = 8, .tokens = 1, .ldx = LDX,
-							 .ldy = 384 }, &res), 0);
+	assert_int_equal(ndp_run(dev,
+				 &(struct ndp_cmd){ .op = NDP_OP_GEMV_MATRIX,
+						    .weights = w,
+						    .x = x,
+						    .y = y,
+						    .x_mask = 8,
+						    .tokens = 1,
+						    .ldx = LDX,
+						    .ldy = 384 },
+				 &res),
+			 0);
 	assert_int_equal(res.dimm_mask, 7);
 	assert_int_equal(ndp_io_reduce(y, 7, 0, 384, got, 96, 1, 96), 0);
 	for (int j = 0; j < 96; j++)
@@ -228,7 +249,8 @@ static void a_move_to_where_x_has_no_replica_is_exdev(void **state)
 
 static void a_move_says_what_it_copied(void **state)
 {
-	struct ndp_device *dev = ref_open("soft:dimms=4,size=32M,link-mbps=1000,link-latency-ns=700,internal-mbps=2000,overhead-ns=300");
+	struct ndp_device *dev = ref_open(
+		"soft:dimms=4,size=32M,link-mbps=1000,link-latency-ns=700,internal-mbps=2000,overhead-ns=300");
 	struct ref_expert e = ref_expert_new(H, H, 8 * 32, 1);
 	uint64_t block = ndp_expert_block_bytes(&e.shape);
 	struct ndp_weights_info info;
@@ -275,7 +297,8 @@ static void a_move_says_what_it_copied(void **state)
 static void a_move_that_cannot_be_leaves_everything_as_it_was(void **state)
 {
 	struct ndp_device *dev = *state;
-	struct ref_expert e = ref_expert_new(H, H, 64, 1), big = ref_expert_new(4096, 4096, 32 * 22, 2);
+	struct ref_expert e = ref_expert_new(H, H, 64, 1),
+			  big = ref_expert_new(4096, 4096, 32 * 22, 2);
 	struct ndp_error err;
 	struct ndp_placement p;
 	struct ndp_weights *w, *open, *a, *b;
@@ -435,7 +458,9 @@ static void at_most_two_moves_copy_into_a_dimm(void **state)
 		ndp_placement_local(&p, 2, i % 3);
 		w[i] = ref_place_expert(dev, &e, &p);
 		assert_int_equal(ndp_queue_push(q, &(struct ndp_cmd){ .op = NDP_OP_MIGRATE_WEIGHTS,
-								      .weights = w[i], .to = &to }), 0);
+								      .weights = w[i],
+								      .to = &to }),
+				 0);
 	}
 	assert_int_equal(ndp_queue_submit(q), N);
 	while (done < N) {
@@ -474,8 +499,8 @@ static void the_view_is_contiguous_and_survives_moves(void **state)
 	const void *view;
 
 	for (uint32_t b = 0; b < 9; b++)
-		ndp_expert_pack_block(packed + b * block, &e.shape, b, e.gate, e.up, e.ld_in, e.down,
-				      e.ld_down);
+		ndp_expert_pack_block(packed + b * block, &e.shape, b, e.gate, e.up, e.ld_in,
+				      e.down, e.ld_down);
 	assert_int_equal(ndp_placement_spread(&p, 9, 5), 0);
 	assert_int_equal(ndp_expert_create(&w, dev, &e.shape, &p, 0, 0, NULL), 0);
 	errno = 0;
@@ -571,8 +596,14 @@ static void *storm_computer(void *arg)
 		busy[i] = -1;
 	for (int i = 0; i < 6; i++)
 		for (int k = 0; k < KINDS; k++) {
-			struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT, .weights = s->w[i], .x = x, .y = y,
-					     .x_mask = 15, .tokens = 1, .ldx = LDX, .ldy = LDY };
+			struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT,
+					     .weights = s->w[i],
+					     .x = x,
+					     .y = y,
+					     .x_mask = 15,
+					     .tokens = 1,
+					     .ldx = LDX,
+					     .ldy = LDY };
 
 			ndp_io_write(x, 15, 0, &kinds[k * H], 2 * H);
 			r = ndp_run(s->dev, &c, res);
@@ -586,8 +617,14 @@ static void *storm_computer(void *arg)
 		for (int slot = 0; slot < DEPTH && sent < commands; slot++) {
 			int i = (int)(ref_next(&seed) % 6), k = (int)(ref_next(&seed) % KINDS);
 			struct ndp_weights_info info;
-			struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT, .weights = s->w[i], .x = x, .y = y,
-					     .tokens = 1, .ldx = LDX, .ldy = LDY, .tag = (uint64_t)slot };
+			struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT,
+					     .weights = s->w[i],
+					     .x = x,
+					     .y = y,
+					     .tokens = 1,
+					     .ldx = LDX,
+					     .ldy = LDY,
+					     .tag = (uint64_t)slot };
 
 			if (busy[slot] >= 0)
 				continue;
@@ -645,8 +682,8 @@ static void moves_commands_and_readers_race(void **state)
 		s.w[i] = ref_place_expert(s.dev, &e[i], &p);
 		s.packed[i] = packed = malloc(s.bytes);
 		for (uint32_t b = 0; b < 8; b++)
-			ndp_expert_pack_block(packed + b * s.bytes / 8, &e[i].shape, b, e[i].gate, e[i].up,
-					      e[i].ld_in, e[i].down, e[i].ld_down);
+			ndp_expert_pack_block(packed + b * s.bytes / 8, &e[i].shape, b, e[i].gate,
+					      e[i].up, e[i].ld_in, e[i].down, e[i].ld_down);
 		assert_non_null(ndp_weights_map(s.w[i]));
 	}
 	for (int i = 0; i < 2; i++) {

@@ -81,7 +81,8 @@ static int end_machine(void **state)
 	return nftw(top, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-static void add_function(const char *address, const char *vendor, const char *device, const char *driver)
+static void add_function(const char *address, const char *vendor, const char *device,
+			 const char *driver)
 {
 	char dir[128], link[256], target[128];
 
@@ -145,7 +146,8 @@ static void module_absent(void **state)
 {
 	UNUSED_STATE;
 	add_function("0000:01:00.0", "0x1b36\n", "0x4e44\n", NULL);
-	finds_nothing_because("1 NDP DIMM found (the first is PCI function 0000:01:00.0)", "modprobe moendp");
+	finds_nothing_because("1 NDP DIMM found (the first is PCI function 0000:01:00.0)",
+			      "modprobe moendp");
 	add_function("0000:02:00.0", "0x1b36\n", "0x4e44\n", NULL);
 	finds_nothing_because("2 NDP DIMMs found", "insmod moendp.ko");
 }
@@ -289,8 +291,10 @@ static void a_file_that_is_no_device_is_refused(void **state)
 	assert_non_null(strstr(err.message, "not a device of the moendp driver"));
 	assert_int_equal(ndp_open(&dev, "/dev/null", &err), -ENOTTY);
 	assert_int_equal(ndp_open(&dev, below_top("dev"), &err), -EISDIR);
-	assert_int_equal(ndp_open(&dev, "/dev/a-name-that-is-much-too-long-for-the-path-of-a-device-of-ours",
-				  &err), -ENAMETOOLONG);
+	assert_int_equal(
+		ndp_open(&dev, "/dev/a-name-that-is-much-too-long-for-the-path-of-a-device-of-ours",
+			 &err),
+		-ENAMETOOLONG);
 	assert_null(dev);
 }
 

@@ -21,14 +21,16 @@ static ndp_bf16 get(const void *base, size_t byte, size_t element)
 static void blocks_follow_the_formula(void **state)
 {
 	static const struct ndp_expert_shape shapes[] = {
-		{ 64, 64, 32 }, { 100, 100, 36 }, { 1, 1, 1 }, { 65, 129, 63 }, { 127, 64, 64 }, { 192, 33, 95 },
+		{ 64, 64, 32 },	 { 100, 100, 36 }, { 1, 1, 1 },
+		{ 65, 129, 63 }, { 127, 64, 64 },  { 192, 33, 95 },
 	};
 
 	UNUSED_STATE;
 	for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
 		const struct ndp_expert_shape *sh = &shapes[s];
 		struct ref_expert e = ref_expert_new(sh->h_in, sh->h_out, sh->neurons, s + 1);
-		size_t in = up64(sh->h_in), out = up64(sh->h_out), bytes = ndp_expert_block_bytes(sh);
+		size_t in = up64(sh->h_in), out = up64(sh->h_out),
+		       bytes = ndp_expert_block_bytes(sh);
 		unsigned char *block = malloc(bytes + 1);
 
 		assert_int_equal(bytes, 128 * in + 64 * out);
@@ -36,7 +38,8 @@ static void blocks_follow_the_formula(void **state)
 		assert_int_equal(ndp_expert_blocks(sh), (sh->neurons + 31) / 32);
 		for (uint32_t b = 0; b < ndp_expert_blocks(sh); b++) {
 			memset(block, 0xee, bytes + 1);
-			ndp_expert_pack_block(block, sh, b, e.gate, e.up, e.ld_in, e.down, e.ld_down);
+			ndp_expert_pack_block(block, sh, b, e.gate, e.up, e.ld_in, e.down,
+					      e.ld_down);
 			assert_int_equal(block[bytes], 0xee);
 			for (uint32_t m = 0; m < 32; m++) {
 				uint32_t n = 32 * b + m;
@@ -45,11 +48,14 @@ static void blocks_follow_the_formula(void **state)
 					size_t i = ((k >> 1) * 32 + m) * 2 + (k & 1);
 					bool there = n < sh->neurons && k < sh->h_in;
 
-					assert_int_equal(get(block, 0, i), there ? e.gate[n * e.ld_in + k] : 0);
-					assert_int_equal(get(block, 64 * in, i), there ? e.up[n * e.ld_in + k] : 0);
+					assert_int_equal(get(block, 0, i),
+							 there ? e.gate[n * e.ld_in + k] : 0);
+					assert_int_equal(get(block, 64 * in, i),
+							 there ? e.up[n * e.ld_in + k] : 0);
 				}
 				for (uint32_t j = 0; j < out; j++) {
-					size_t i = (j >> 5) * 1024 + ((m >> 1) * 32 + (j & 31)) * 2 + (m & 1);
+					size_t i = (j >> 5) * 1024 +
+						   ((m >> 1) * 32 + (j & 31)) * 2 + (m & 1);
 					bool there = n < sh->neurons && j < sh->h_out;
 
 					assert_int_equal(get(block, 128 * in, i),
@@ -65,7 +71,8 @@ static void blocks_follow_the_formula(void **state)
 static void unpacking_gives_the_weights_back(void **state)
 {
 	struct ref_expert e = ref_expert_new(100, 70, 67, 4);
-	size_t bytes = ndp_expert_block_bytes(&e.shape), n_in = 67 * e.ld_in, n_down = 70 * e.ld_down;
+	size_t bytes = ndp_expert_block_bytes(&e.shape), n_in = 67 * e.ld_in,
+	       n_down = 70 * e.ld_down;
 	void *block = malloc(bytes);
 	ndp_bf16 *gate = ref_nan_bf16(n_in), *up = ref_nan_bf16(n_in), *down = ref_nan_bf16(n_down);
 
@@ -86,7 +93,9 @@ static void unpacking_gives_the_weights_back(void **state)
 
 static void panels_follow_the_formula(void **state)
 {
-	static const struct ndp_matrix_shape shapes[] = { { 64, 32 }, { 100, 70 }, { 1, 1 }, { 129, 33 } };
+	static const struct ndp_matrix_shape shapes[] = {
+		{ 64, 32 }, { 100, 70 }, { 1, 1 }, { 129, 33 }
+	};
 
 	UNUSED_STATE;
 	for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
@@ -105,7 +114,8 @@ static void panels_follow_the_formula(void **state)
 					uint32_t row = 32 * p + r;
 					bool there = row < sh->rows && k < sh->cols;
 
-					assert_int_equal(get(panel, 0, ((k >> 1) * 32 + r) * 2 + (k & 1)),
+					assert_int_equal(get(panel, 0,
+							     ((k >> 1) * 32 + r) * 2 + (k & 1)),
 							 there ? m.m[row * m.ld + k] : 0);
 				}
 		}

@@ -34,7 +34,8 @@ static void spreading_is_even_and_complete(void **state)
 				assert_true(p.ranges[i].dimm < p.ranges[i + 1].dimm);
 				assert_true(p.ranges[i].nr_blocks >= p.ranges[i + 1].nr_blocks);
 			}
-			assert_true(p.ranges[0].nr_blocks - p.ranges[p.nr_ranges - 1].nr_blocks <= 1);
+			assert_true(p.ranges[0].nr_blocks - p.ranges[p.nr_ranges - 1].nr_blocks <=
+				    1);
 		}
 	assert_int_equal(ndp_placement_spread(&p, 0, 1), -EINVAL);
 	assert_int_equal(ndp_placement_spread(&p, 1, 0), -EINVAL);
@@ -100,7 +101,8 @@ static void a_wrong_policy_is_explained(void **state)
 
 	UNUSED_STATE;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-		assert_int_equal(ndp_placement_policy(&p, wrong[i].policy, 0, 4, 15, &err), wrong[i].r);
+		assert_int_equal(ndp_placement_policy(&p, wrong[i].policy, 0, 4, 15, &err),
+				 wrong[i].r);
 		assert_int_equal(err.code, wrong[i].r);
 		if (!strstr(err.message, wrong[i].says))
 			fail_msg("%s: %s", wrong[i].policy, err.message);

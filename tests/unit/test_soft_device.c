@@ -26,8 +26,9 @@ static int teardown(void **state)
 
 static void options_say_what_is_modelled(void **state)
 {
-	struct ndp_device *dev = ref_open("soft:dimms=32,size=1048576,internal-mbps=7,gflops=8,overhead-ns=9,"
-					  "link-mbps=10,link-latency-ns=0,timing=off,isa=scalar");
+	struct ndp_device *dev = ref_open(
+		"soft:dimms=32,size=1048576,internal-mbps=7,gflops=8,overhead-ns=9,"
+		"link-mbps=10,link-latency-ns=0,timing=off,isa=scalar");
 	struct ndp_device_info info;
 	struct ndp_dimm_info d;
 
@@ -125,7 +126,8 @@ static void an_isa_that_is_not_there_is_refused(void **state)
 
 static void a_full_dimm_says_what_it_has(void **state)
 {
-	struct ndp_expert_shape s = { 1024, 1024, 32 * 81 }; /* 81 blocks of 192 KiB: 15.2 of 15 MiB */
+	struct ndp_expert_shape s = { 1024, 1024,
+				      32 * 81 }; /* 81 blocks of 192 KiB: 15.2 of 15 MiB */
 	struct ndp_device *dev = *state;
 	struct ndp_placement p;
 	struct ndp_weights *w;
@@ -240,15 +242,29 @@ static void use_everything_once(void)
 	ndp_placement_local(&p, 8, 2);
 	assert_int_equal(ndp_weights_migrate(w, &p, NULL, NULL), 0);
 	assert_int_equal(ndp_queue_create(&q, dev, 4, NULL), 0);
-	assert_int_equal(ndp_queue_push(q, &(struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT, .weights = w, .x = x,
-							      .y = y, .x_mask = 15, .tokens = 1,
-							      .ldx = LDX, .ldy = LDY }), 0);
+	assert_int_equal(ndp_queue_push(q, &(struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT,
+							      .weights = w,
+							      .x = x,
+							      .y = y,
+							      .x_mask = 15,
+							      .tokens = 1,
+							      .ldx = LDX,
+							      .ldy = LDY }),
+			 0);
 	assert_int_equal(ndp_queue_wait(q, &res, 1, 1), 1);
 	/* The device goes first: it lives until the last of its objects is gone. */
 	ndp_close(dev);
-	assert_int_equal(ndp_run(dev, &(struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT, .weights = w, .x = x,
-							 .y = y, .x_mask = 15, .tokens = 1, .ldx = LDX,
-							 .ldy = LDY }, &res), 0);
+	assert_int_equal(ndp_run(dev,
+				 &(struct ndp_cmd){ .op = NDP_OP_FFN_EXPERT,
+						    .weights = w,
+						    .x = x,
+						    .y = y,
+						    .x_mask = 15,
+						    .tokens = 1,
+						    .ldx = LDX,
+						    .ldy = LDY },
+				 &res),
+			 0);
 	ndp_queue_free(q);
 	ndp_weights_free(w);
 	ndp_io_free(x);
@@ -395,19 +411,31 @@ static void wrong_shapes_are_explained(void **state)
 			fail_msg("%zu: %s", i, err.message);
 		assert_null(w);
 	}
-	assert_int_equal(ndp_matrix_create(&w, dev, &(struct ndp_matrix_shape){ 0, 1 }, &p, 0, 0, &err), -EINVAL);
+	assert_int_equal(ndp_matrix_create(&w, dev, &(struct ndp_matrix_shape){ 0, 1 }, &p, 0, 0,
+					   &err),
+			 -EINVAL);
 	assert_non_null(strstr(err.message, "cols is 0"));
-	assert_int_equal(ndp_matrix_create(&w, dev, &(struct ndp_matrix_shape){ 1, 0 }, &p, 0, 0, &err), -EINVAL);
+	assert_int_equal(ndp_matrix_create(&w, dev, &(struct ndp_matrix_shape){ 1, 0 }, &p, 0, 0,
+					   &err),
+			 -EINVAL);
 	assert_non_null(strstr(err.message, "0 rows"));
-	assert_int_equal(ndp_expert_create(&w, dev, &(struct ndp_expert_shape){ H, H, 33 }, &p, 0, 0, &err), -EINVAL);
+	assert_int_equal(ndp_expert_create(&w, dev, &(struct ndp_expert_shape){ H, H, 33 }, &p, 0,
+					   0, &err),
+			 -EINVAL);
 	assert_non_null(strstr(err.message, "the object has 2"));
-	assert_int_equal(ndp_expert_create(&w, dev, &(struct ndp_expert_shape){ H, H, 32 }, &p, 2, 0, &err), -EPERM);
+	assert_int_equal(ndp_expert_create(&w, dev, &(struct ndp_expert_shape){ H, H, 32 }, &p, 2,
+					   0, &err),
+			 -EPERM);
 	assert_non_null(strstr(err.message, "allowed is the mask 0x2"));
 	ndp_placement_local(&p, 1, 3);
-	assert_int_equal(ndp_expert_create(&w, dev, &(struct ndp_expert_shape){ H, H, 32 }, &p, 0, 0, &err), -ENODEV);
+	assert_int_equal(ndp_expert_create(&w, dev, &(struct ndp_expert_shape){ H, H, 32 }, &p, 0,
+					   0, &err),
+			 -ENODEV);
 	assert_non_null(strstr(err.message, "0x8"));
 	ndp_placement_local(&p, 1, 0);
-	assert_int_equal(ndp_expert_create(&w, dev, &(struct ndp_expert_shape){ H, H, 32 }, &p, 9, 0, &err), -ENODEV);
+	assert_int_equal(ndp_expert_create(&w, dev, &(struct ndp_expert_shape){ H, H, 32 }, &p, 9,
+					   0, &err),
+			 -ENODEV);
 }
 
 static void filling_is_checked(void **state)
