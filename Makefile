@@ -189,6 +189,11 @@ SHORT_REFERENCE := $(BUILD)/reference-short.json
 $(SHORT_REFERENCE): $(MODEL)/reference.json
 	$(Q)python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); \
 		r["prompts"] = r["prompts"][:1]; json.dump(r, open(sys.argv[2], "w"))' $< $@
+
+# A model whose shapes fit no tile, with a reference of its own.
+ODD_MODEL := $(BUILD)/odd-moe
+$(ODD_MODEL)/reference.json: tests/models/synthetic.py
+	$(Q)$< $(@D)
 GUEST_RUN := $(GUEST_MODEL) --file $(BUILD)/ndp-run
 
 .PHONY: demo demo-run
@@ -243,10 +248,12 @@ suite-vm: $(KERNELS:%=suite-vm-%)
 # One boot of one kernel runs all guest tests.
 define vm_suite
 .PHONY: suite-vm-$(1)
-suite-vm-$(1): $(BUILD)/kmod-$(1)/moendp.ko $(BUILD)/ndp-run $(GUEST_PARTS) $(QEMU) $(SHORT_REFERENCE)
+suite-vm-$(1): $(BUILD)/kmod-$(1)/moendp.ko $(BUILD)/ndp-run $(GUEST_PARTS) $(QEMU) \
+		$(SHORT_REFERENCE) $(ODD_MODEL)/reference.json
 	$$(Q)$(SUITE) vm-$(1) $(RUN_VM) --name check-$(1) --kernel $(1) $(2) \
 		--script tests/vm/guest-check.sh $(GUEST_RUN) --file tests/run/guest-cases.sh \
 		--file $$$$(command -v flock) \
+		--file $(ODD_MODEL):root/odd-moe \
 		--file $(SHORT_REFERENCE):root/tiny-moe/reference-short.json \
 		$(foreach t,$(GUEST_PARTS),--file $(t):root/kselftest/$(notdir $(t)))
 endef

@@ -58,6 +58,8 @@ model "local" --device /dev/ndp0 --placement local
 model "striped" --device /dev/ndp0 --placement striped
 model "spread:2" --device /dev/ndp0 --placement spread:2
 model "striped, experts moving" --device /dev/ndp0 --placement striped --migrate 10
+t "ndp-run, H=100, I=36, spread:2" timeout "$limit" ndp-run --model /root/odd-moe \
+	--check /root/odd-moe/reference.json --device /dev/ndp0 --placement spread:2
 # Here the chip itself runs on the emulated CPU: one prompt of the reference.
 t "ndp-run, soft back end, striped" timeout "$limit" ndp-run --model /root/tiny-moe \
 	--check /root/tiny-moe/reference-short.json --device soft:dimms=4,size=256M \
