@@ -12,20 +12,6 @@
  * x is read only where the operation names columns, into a private buffer
  * padded with zeroes, since a zero weight times a NaN in padding would be a
  * NaN.  Everything that is computed stays private until it is complete.
- *
- * Error bound.  Let u = 2^-24, g and v the exact gate and up products, K =
- * h_in, I = the neurons of the range, and |a|.|b| = sum |a_k b_k|.  Then with
- * c(n) = 1.01 u (256 + n / 256 + 4) for a sum over n terms
- *
- *   |g' - g| <= eg = c(K) |gate|.|x| + f,  |v' - v| <= ev = c(K) |up|.|x| + f
- *   |h' - h| <= eh = (1 + 2^-8) (1.1 eg (|v| + ev) + |g| ev + 8u |g| |v|)
- *                    + 2^-8 |h| + 2^-120           (act 0; act 1 with v + 1)
- *   |y' - y| <= |down|.eh + c(I) |down|.(|h| + eh) + f
- *
- * where 1.1 bounds the slope of silu.  f is what numbers below 2^-126 lose:
- * 2^-148 n for the scalar and AVX2 paths, which compute with them; VDPBF16PS
- * takes them for zero, so there f = 2^-126 (sum |a_k| + sum |b_k| + 2 n).  With
- * F_ACCUMULATE the sum with what was there is rounded once more.
  */
 #include <stdlib.h>
 #include <string.h>

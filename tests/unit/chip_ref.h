@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * chip_ref.h - what the chip's tests compare with: a packer written from the packing's formula,
- * and FFN and GEMV in FP64 with the error bound of qemu-device/chip/ndp_chip_multiply.c.
+ * and FFN and GEMV in FP64 with the error bound of qemu-device/chip/ndp_chip_impl.h.
  *
  * Shares nothing with the code under test but the meaning of BF16. Weights and inputs are held as
  * BF16 bit patterns, row-major and without padding.
