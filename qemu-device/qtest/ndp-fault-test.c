@@ -25,6 +25,13 @@ static uint32_t filled(NdpTestDimm *d)
     return qtest_readl(d->qts, d->dram.addr + DST);
 }
 
+/* Rings, and waits until the engine has taken what was pushed. */
+static void ring_and_take(NdpTestDimm *d, unsigned q)
+{
+    ndp_ring(d, q);
+    ndp_wait_for(ndp_read(d, NDP_REG_Q(q, NDP_Q_SQ_HEAD)) == d->q[q].tail);
+}
+
 static void test_drop(void)
 {
     NdpTest *t = ndp_test_start(NULL, NULL);
@@ -66,7 +73,7 @@ static void test_delay(void)
     /* A delay ends with a reset. */
     ndp_set(d, "x-inject-delay", 1);
     ndp_push(d, NDP_Q_LINK, fill(0x22));
-    ndp_ring(d, NDP_Q_LINK);
+    ring_and_take(d, NDP_Q_LINK);
     ndp_write(d, NDP_REG_CTRL, NDP_CTRL_RESET);
     ndp_dimm_start(d);
     g_assert_cmpuint(ndp_run(d, NDP_Q_LINK, fill(0x23)), ==, NDP_ST_OK);
@@ -228,7 +235,7 @@ static void test_gone(void)
     ndp_irq_seen(&t->dimm[1], NDP_VEC_EVENT);
     ndp_set(d, "x-inject-delay", 1);
     ndp_push(d, NDP_Q_COMPUTE, fill(0x82));
-    ndp_ring(d, NDP_Q_COMPUTE);
+    ring_and_take(d, NDP_Q_COMPUTE);
     ndp_set_bool(d, "x-inject-gone", true);
     expect_gone(t, d);
     ndp_irq_wait(&t->dimm[1], NDP_VEC_EVENT);
