@@ -125,7 +125,11 @@ int ndpi_kernel_queue_push(struct ndp_queue *base, struct ndpi_request *req)
 	return 0;
 }
 
-/* Submits everything; waits for @min completions in the same system call. */
+/*
+ * Submits everything; waits for @min completions in the same system call.  When
+ * a signal ends the wait, io_uring_enter() says how many it submitted if it
+ * submitted any; what tells is that completions are missing.
+ */
 static int submit(struct kernel_queue *q, unsigned int min)
 {
 	do {
@@ -137,7 +141,7 @@ static int submit(struct kernel_queue *q, unsigned int min)
 			return -EAGAIN;
 		ndpi_queue_submitted(&q->base, (unsigned int)r);
 	} while (q->base.batch);
-	return 0;
+	return io_uring_cq_ready(&q->ring) < min ? -EINTR : 0;
 }
 
 int ndpi_kernel_queue_submit(struct ndp_queue *base)
@@ -171,5 +175,5 @@ int ndpi_kernel_queue_reap(struct ndp_queue *base, unsigned int min, struct ndpi
 		n++;
 	}
 	io_uring_cq_advance(&q->ring, n);
-	return r == -EINTR && n ? 0 : r;
+	return r;
 }

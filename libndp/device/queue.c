@@ -156,8 +156,11 @@ int ndp_queue_wait(struct ndp_queue *q, struct ndp_result *results, unsigned int
 		r = reap(q, want < coming ? want : coming);
 		n += take_results(q, results + n, max - n);
 	} while (r >= 0 && n < min && (q->pending || q->batch));
-	if (r >= 0 && q->batch)
-		r = ndp_queue_submit(q);
+	if (q->batch && (r >= 0 || r == -EINTR)) {
+		int submitted = ndp_queue_submit(q);
+
+		r = submitted < 0 ? submitted : r;
+	}
 	return n || r >= 0 ? (int)n : r;
 }
 
