@@ -207,12 +207,14 @@ demo-run: demo-parts
 SUITES := unit qtest style vm
 SUITE := tests/suite.sh
 RESULTS := $(BUILD)/results
-.PHONY: check check-run $(SUITES:%=suite-%) $(SUITES:%=check-%) qtest check-debug bench
+.PHONY: check check-parts check-run $(SUITES:%=suite-%) $(SUITES:%=check-%) qtest check-debug bench
 
 check:	## everything that must hold: unit tests, device, style, guests (installs what is missing)
 	$(Q)$(MAKE) --no-print-directory setup
+	$(Q)$(MAKE) --no-print-directory -j$$(nproc) check-parts || { echo "0 passed, 1 failed"; exit 1; }
 	$(Q)$(MAKE) --no-print-directory check-run
-check-run: all modules $(QEMU) $(GUEST_PARTS)
+check-parts: all modules $(QEMU) $(GUEST_PARTS)
+check-run: check-parts
 	$(Q)rm -rf $(RESULTS)
 	$(Q)for s in $(SUITES); do $(MAKE) --no-print-directory suite-$$s || \
 		{ mkdir -p $(RESULTS); echo "not ok - suite $$s did not run" >$(RESULTS)/$$s.tap; }; done
