@@ -3,6 +3,8 @@
 # guest as well, on the kernel's device.
 
 test_device_coherence_LIBS := -Wl,--wrap=ndpi_cache_write_back,--wrap=ndpi_cache_invalidate
+test_device_nomem_LIBS := -Wl,--wrap=calloc,--wrap=posix_memalign,--wrap=mmap \
+	-Wl,--wrap=memfd_create,--wrap=pthread_create
 
 LIB_GUEST_TESTS := commands arguments migration
 GUEST_TESTS += $(LIB_GUEST_TESTS:%=lib_%) lib_kernel
