@@ -162,7 +162,8 @@ static int live(struct life *l)
 	    (r = out_of(ndp_queue_create(&l->q, l->dev, 2, &err))) < 0)
 		return r;
 	assert_int_equal(ndp_io_write(l->x, 3, 0, l->row, 2 * H), 0);
-	if ((r = compute(l, false)) < 0 || (r = move(l, false, 2)) < 0 || (r = compute(l, true)) < 0)
+	if ((r = compute(l, false)) < 0 || (r = move(l, false, 2)) < 0 ||
+	    (r = compute(l, true)) < 0)
 		return r;
 	if (!ndp_weights_map(l->w)) {
 		assert_int_equal(errno, ENOMEM);
