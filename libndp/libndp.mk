@@ -7,3 +7,8 @@ LIB_SRCS += $(addprefix libndp/device/, \
 	soft.c soft_alloc.c soft_engine.c soft_move.c soft_objects.c)
 LIB_LIBS += -luring -lpci -lnuma
 LIB_MAP   = libndp/libndp.map
+
+# Long plain loops, twice as fast when they are vectorised.
+CFLAGS_libndp/device/bf16.c += -O3
+CFLAGS_libndp/device/io.c   += -O3
+CFLAGS_libndp/device/pack.c += -O3

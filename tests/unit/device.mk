@@ -13,4 +13,4 @@ lib_kernel_SRCS := tests/unit/guest_kernel.c
 $(foreach t,$(LIB_GUEST_TESTS) kernel,$(eval lib_$(t)_SRCS += tests/unit/guest_device.c))
 $(foreach t,$(LIB_GUEST_TESTS) kernel,$(eval lib_$(t)_LIBS := -lcmocka))
 
-HOST_CHECKS += tests/unit/man.sh tests/unit/sanitize.sh
+HOST_CHECKS += tests/unit/libndp_public.sh tests/unit/sanitize.sh

@@ -1,9 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# The manual of libndp, as TAP: every exported function has a page that names it, pages are clean for
-# man (and for mandoc, where it is installed), and what they show as EXAMPLES compiles; the one that
-# is a program prints what its page says. Run from the top of the tree, after the library is built.
+# What a program sees of libndp, as TAP. The library exports what its map lists, each header stands
+# alone in C and in C++. Every exported function has a page in the manual that names it, pages are
+# clean for man (and for mandoc, where it is installed), and what they show as EXAMPLES compiles; the
+# one that is a program prints what its page says. Run from the top of the tree, after the library is
+# built.
 set -u
 
 build=${BUILD:-build}
@@ -35,6 +37,27 @@ cd "$tmp/man" || exit 1
 top=$OLDPWD
 pages() { grep -L '^\.so ' man3/*.3; }
 
+mapped() {
+	sed -n 's/^\t\(ndp_[a-z0-9_]*\);$/\1/p' "$top/libndp/libndp.map"
+}
+
+exports_are_the_maps() {
+	diff <(nm -D --defined-only "$top/$build/libndp.so.0" | sed -n 's/.* T \(.*\)@@LIBNDP_0/\1/p' |
+		sort) <(mapped | sort)
+}
+
+headers_stand_alone() {
+	local header language
+
+	for header in "$top"/libndp/include/ndp/*.h; do
+		for language in c c++; do
+			echo "#include <ndp/$(basename "$header")>" |
+				"${CC:-gcc}" -Wall -Wextra -Wpedantic -Werror -fsyntax-only \
+					-I"$top/libndp/include" -x $language -
+		done
+	done
+}
+
 every_function_has_a_page() {
 	local f page
 
@@ -44,7 +67,7 @@ every_function_has_a_page() {
 		page=$(sed -n 's/^\.so //p' "$page")
 		page=${page:-man3/$f.3}
 		grep -qE "^\.Nm $f( ,)?$" "$page" || echo "$page does not name $f"
-	done < <(sed -n 's/^\t\(ndp_[a-z0-9_]*\);$/\1/p' "$top/libndp/libndp.map")
+	done < <(mapped)
 }
 
 every_alias_is_exported() {
@@ -101,6 +124,8 @@ the_program_prints_what_it_says() {
 	[ "$("$tmp/example")" = "$said" ] || echo "the page says \"$said\": $("$tmp/example")"
 }
 
+check "the library exports what its map lists" exports_are_the_maps
+check "every header stands alone, in C and in C++" headers_stand_alone
 check "every exported function has a page that names it" every_function_has_a_page
 check "every page is about an exported function" every_alias_is_exported
 check "man renders every page without a warning" man_has_no_warnings
