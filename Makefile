@@ -270,7 +270,7 @@ bench: $(HOST_PARTS) $(GUEST_PARTS) $(BENCH_PARTS) modules $(QEMU)	## measure an
 # ---- installing -------------------------------------------------------------------------------
 
 .PHONY: install
-install: all $(addprefix $(BUILD)/install/,$(TOOLS))	## install library, headers, tools, man pages, udev rule (PREFIX, DESTDIR)
+install: $(LIB_SO) $(LIB_A) $(addprefix $(BUILD)/install/,$(TOOLS))	## install library, headers, tools, man pages, udev rule (PREFIX, DESTDIR)
 	$(Q)install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include/ndp \
 		$(PREFIX)/share/man/man1 $(PREFIX)/share/man/man3 $(UDEVDIR)/rules.d)
 	$(Q)install -m 755 $(addprefix $(BUILD)/install/,$(TOOLS)) $(DESTDIR)$(PREFIX)/bin
