@@ -244,6 +244,7 @@ TEST_F_TIMEOUT(stale, migration_at_any_moment, 600)
 {
 	uint32_t believed = 1U << kt_nth_dimm(self->mask, 0);
 	const int rounds = 2000 / kt_slow() + 100;
+	const unsigned int moves = rounds / 20;
 	struct mover mover = { .self = self };
 	unsigned int retries = 0;
 	pthread_t thread;
@@ -251,7 +252,8 @@ TEST_F_TIMEOUT(stale, migration_at_any_moment, 600)
 	if (kt_count(self->mask) < 2)
 		SKIP(return, "needs two DIMMs");
 	ASSERT_EQ(0, pthread_create(&thread, NULL, keep_moving, &mover));
-	for (int i = 0; i < rounds; i++) {
+	/* A mover that gets little of a busy machine's time is waited for; the time-out bounds that. */
+	for (int i = 0; i < rounds || (mover.moves <= moves && !mover.wrong); i++) {
 		const uint16_t *x = self->x[i % NR_X];
 		uint32_t mask;
 		int r;
@@ -276,8 +278,8 @@ TEST_F_TIMEOUT(stale, migration_at_any_moment, 600)
 	mover.stop = true;
 	pthread_join(thread, NULL);
 	EXPECT_EQ(0, mover.wrong);
-	EXPECT_LT(rounds / 20, mover.moves);
-	TH_LOG("%d commands, %u moves, %u times ESTALE", rounds, mover.moves, retries);
+	EXPECT_LT(moves, mover.moves);
+	TH_LOG("%d commands or more, %u moves, %u times ESTALE", rounds, mover.moves, retries);
 }
 
 TEST_HARNESS_MAIN
