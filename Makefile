@@ -262,10 +262,8 @@ endef
 $(foreach k,$(KERNELS),$(eval $(call vm_suite,$(k),--timeout 2400)))
 $(eval $(call vm_suite,debug,--timeout 9000 --env NDP_TIMEOUT=3000 --env NDP_DEBUG_KERNEL=1))
 
-# F.1 is the demo's own time; the other bars are programs. All run, then the target fails if one did.
 bench: $(HOST_PARTS) $(GUEST_PARTS) $(BENCH_PARTS) modules $(QEMU)	## measure and print the bars F.1 to F.5
-	$(Q)bad=0; tests/vm/demo.sh $(MAKE) | grep '^bar ' || bad=1; \
-	for b in $(BENCH_RUNS); do $$b || bad=1; done; exit $$bad
+	$(Q)tests/bench/run-all.sh $(BENCH_RUNS)
 
 # ---- installing -------------------------------------------------------------------------------
 
