@@ -9,6 +9,7 @@
 #ifndef DEVICE_REF_H
 #define DEVICE_REF_H
 
+#include <dirent.h>
 #include <math.h>
 #include <ndp/ndp.h>
 #include <setjmp.h>
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -262,6 +264,27 @@ static inline uint64_t ref_free_bytes(struct ndp_device *dev)
 		if (!ndp_dimm_info(dev, d, &info))
 			sum += info.free_bytes;
 	return sum;
+}
+
+/* Open files ("/proc/self/fd") or threads ("/proc/self/task") of this process. */
+static inline size_t ref_entries(const char *folder)
+{
+	DIR *d = opendir(folder);
+	size_t n = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* A thread that was joined can be seen for a moment longer. */
+static inline void ref_assert_entries(const char *folder, size_t want)
+{
+	for (int ms = 0; ms < 5000 && ref_entries(folder) != want; ms++)
+		usleep(1000);
+	assert_int_equal(ref_entries(folder), want);
 }
 
 static inline size_t ref_stride(size_t bytes)

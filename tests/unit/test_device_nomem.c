@@ -8,7 +8,6 @@
  */
 #include "device_ref.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -199,18 +198,6 @@ static void end_of_life(struct life *l)
 	ndp_close(l->dev);
 }
 
-static size_t entries_of(const char *path)
-{
-	DIR *d = opendir(path);
-	size_t n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
 static void each_refusal_is_an_error_and_nothing_else(void **state)
 {
 	struct life empty = { .e = ref_expert_new(H, H, 128, 1) }, l;
@@ -234,11 +221,11 @@ static void each_refusal_is_an_error_and_nothing_else(void **state)
 			assert_int_equal(r, 0);
 		end_of_life(&l);
 		if (n == 1) {
-			fds = entries_of("/proc/self/fd");
-			threads = entries_of("/proc/self/task");
+			fds = ref_entries("/proc/self/fd");
+			threads = ref_entries("/proc/self/task");
 		}
-		assert_int_equal(entries_of("/proc/self/fd"), fds);
-		assert_int_equal(entries_of("/proc/self/task"), threads);
+		ref_assert_entries("/proc/self/fd", fds);
+		ref_assert_entries("/proc/self/task", threads);
 	} while (!left);
 	print_message("# %d calls were refused, one after the other\n", n - 1);
 	assert_true(n > 30);

@@ -5,7 +5,6 @@
  */
 #include "device_ref.h"
 
-#include <dirent.h>
 #include <errno.h>
 
 enum { H = 64, LDX = 128, LDY = 256 };
@@ -214,18 +213,6 @@ static size_t lines_of(const char *path)
 	return n;
 }
 
-static size_t entries_of(const char *path)
-{
-	DIR *d = opendir(path);
-	size_t n = 0;
-
-	assert_non_null(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
-
 static void use_everything_once(void)
 {
 	struct ndp_device *dev = ref_open("soft:dimms=4,size=16M");
@@ -272,21 +259,22 @@ static void use_everything_once(void)
 	ref_expert_free(&e);
 }
 
+static size_t threads_at_start;
+
 static void nothing_is_left_open_or_mapped(void **state)
 {
-	size_t fds, maps, threads;
+	size_t fds, maps;
 
 	UNUSED_STATE;
 	use_everything_once();
-	fds = entries_of("/proc/self/fd");
+	fds = ref_entries("/proc/self/fd");
 	maps = lines_of("/proc/self/maps");
-	threads = entries_of("/proc/self/task");
 	for (int i = 0; i < 50; i++)
 		use_everything_once();
-	assert_int_equal(entries_of("/proc/self/fd"), fds);
+	ref_assert_entries("/proc/self/fd", fds);
 	/* thread stacks and malloc arenas come and go: 50 rounds leak 50 or none */
 	assert_in_range(lines_of("/proc/self/maps"), 0, maps + 25);
-	assert_int_equal(entries_of("/proc/self/task"), threads);
+	ref_assert_entries("/proc/self/task", threads_at_start);
 }
 
 static void freeing_nothing_is_allowed(void **state)
@@ -489,5 +477,6 @@ int main(void)
 		ON_DEVICE(filling_is_checked),
 	};
 
+	threads_at_start = ref_entries("/proc/self/task");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
