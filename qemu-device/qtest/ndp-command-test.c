@@ -718,6 +718,8 @@ static void bad_multiply(NdpTestDimm *d, struct ndp_hw_cmd good)
     BAD(q, listed, rows, cpu_to_le64(ROWS_OFF + 2), NDP_ST_ALIGN);
     BAD(q, listed, rows, cpu_to_le64(NDP_TEST_DRAM - 4), NDP_ST_RANGE);
     BAD(q, listed, rows, cpu_to_le64(UINT64_MAX - 3), NDP_ST_RANGE);
+    listed.x = cpu_to_le64(NDP_TEST_DRAM - 0x100000);
+    expect(d, q, listed, NDP_ST_OK);
     BAD(q, listed, x_rows, UINT16_MAX, NDP_ST_RANGE);
 }
 

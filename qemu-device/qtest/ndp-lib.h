@@ -12,7 +12,7 @@
 #include "libqos/pci.h"
 #include "hw/ndp/ndp_regs.h"
 
-#define NDP_TEST_DRAM   (16u << 20)
+#define NDP_TEST_DRAM   (32u << 20)
 #define NDP_TEST_DIMMS  3
 #define NDP_TEST_LOG2   3
 #define NDP_TEST_WAIT_S 20

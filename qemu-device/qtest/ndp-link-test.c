@@ -103,7 +103,7 @@ static void test_bad_pull(void)
     static const uint32_t nodes[] = { 0, 3, 5, 31, 32, 33, 1u << 31,
                                       UINT32_MAX };
     /* Node 5 is there, in the domain of those that name none. */
-    NdpTest *t = ndp_test_start("-object memory-backend-ram,id=other,size=16M "
+    NdpTest *t = ndp_test_start("-object memory-backend-ram,id=other,size=32M "
                                 "-device ndp-dimm,memdev=other,node=5", NULL);
     NdpTestDimm *d = &t->dimm[0];
     struct ndp_hw_cmd cmd;
