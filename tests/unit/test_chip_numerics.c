@@ -32,7 +32,7 @@ static int make_paths(void **state)
 	(void)state;
 	for (int isa = NDP_CHIP_ISA_SCALAR; isa <= NDP_CHIP_ISA_AVX512_BF16; isa++) {
 		if (!ndp_chip_isa_usable(isa)) {
-			print_message("[  SKIP    ] path %s: this CPU lacks it\n",
+			print_message("# skip path %s: this CPU lacks it\n",
 				      ndp_chip_isa_name(isa));
 			continue;
 		}
@@ -47,7 +47,7 @@ static int make_paths(void **state)
 			ndp_chip_engine_new_with(&ndp_chip_avx512_emulated), 1,
 		};
 	else
-		print_message("[  SKIP    ] path avx512-bf16, emulated: needs AVX2\n");
+		print_message("# skip path avx512-bf16, emulated: needs AVX2\n");
 	return 0;
 }
 
@@ -208,7 +208,7 @@ static void ffn_is_within_the_bound(void **state)
 			worst = used > worst ? used : worst;
 			bench_free(&b);
 		}
-		print_message("%s: at most %.2f of the error bound used\n", paths[i].name, worst);
+		print_message("# %s: at most %.2f of the error bound used\n", paths[i].name, worst);
 	}
 }
 
