@@ -207,7 +207,8 @@ demo-run: demo-parts
 SUITES := unit qtest style vm
 SUITE := tests/suite.sh
 RESULTS := $(BUILD)/results
-.PHONY: check check-parts check-run $(SUITES:%=suite-%) $(SUITES:%=check-%) qtest check-debug bench
+.PHONY: check check-parts check-run $(SUITES:%=suite-%) $(SUITES:%=check-%) qtest check-debug bench \
+	suite-vm-runner
 
 check:	## everything that must hold: unit tests, device, style, guests (installs what is missing)
 	$(Q)$(MAKE) --no-print-directory setup
@@ -245,7 +246,9 @@ suite-qtest: $(QEMU)
 	$(Q)$(SUITE) qtest qemu-device/build.sh test
 suite-style: $(QEMU)
 	$(Q)$(SUITE) style tests/style.sh
-suite-vm: $(KERNELS:%=suite-vm-%)
+suite-vm: suite-vm-runner $(KERNELS:%=suite-vm-%)
+suite-vm-runner: $(QEMU)
+	$(Q)$(SUITE) vm-runner tests/vm/runner-test.sh
 
 # One boot of one kernel runs all guest tests.
 define vm_suite
