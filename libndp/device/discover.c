@@ -178,12 +178,12 @@ static void note_function(const struct ndpi_roots *roots, const struct pci_dev *
 	snprintf(address, sizeof(address), "%04x:%02x:%02x.%u", (unsigned int)d->domain, d->bus,
 		 d->dev, d->func);
 	if (!f->count++)
-		strcpy(f->first, address);
+		snprintf(f->first, sizeof(f->first), "%s", address);
 	snprintf(path, sizeof(path), "%s/bus/pci/devices/%s/driver", roots->sys, address);
 	n = readlink(path, target, sizeof(target) - 1);
 	if (n < 0) {
 		if (!f->first_unbound[0])
-			strcpy(f->first_unbound, address);
+			snprintf(f->first_unbound, sizeof(f->first_unbound), "%s", address);
 		return;
 	}
 	target[n] = '\0';
@@ -192,7 +192,7 @@ static void note_function(const struct ndpi_roots *roots, const struct pci_dev *
 	if (!strcmp(driver, MODULE)) {
 		f->bound++;
 	} else if (!f->bound_elsewhere++) {
-		strcpy(f->first_elsewhere, address);
+		snprintf(f->first_elsewhere, sizeof(f->first_elsewhere), "%s", address);
 		snprintf(f->other_driver, sizeof(f->other_driver), "%.63s", driver);
 	}
 }

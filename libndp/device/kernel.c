@@ -523,7 +523,7 @@ int ndpi_kernel_open(struct ndp_device **out, const char *path, struct ndp_error
 	dev->base.refs = 1;
 	dev->base.max_tokens = q.max_tokens;
 	dev->base.coherent = q.features & MOENDP_FEAT_COHERENT;
-	strcpy(dev->base.name, path);
+	memcpy(dev->base.name, path, strlen(path) + 1);
 	*out = &dev->base;
 	return 0;
 }

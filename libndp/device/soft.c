@@ -86,7 +86,7 @@ static int set_isa(struct options *o, const char *value, struct ndp_error *err)
 	};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		if (strcmp(value, names[i]))
+		if (strcmp(value, names[i]) != 0)
 			continue;
 		o->isa = (enum ndp_chip_isa)i;
 		if (ndp_chip_isa_usable(o->isa))
@@ -151,7 +151,7 @@ static int parse_options(struct options *o, const char *text, struct ndp_error *
 	if (strlen(text) >= sizeof(copy))
 		return ndpi_fail(err, -EINVAL, "soft: the options are longer than %zu bytes",
 				 sizeof(copy) - 1);
-	strcpy(copy, text);
+	memcpy(copy, text, strlen(text) + 1);
 	while ((item = strsep(&rest, ","))) {
 		char *value = strchr(item, '=');
 		int r;
@@ -299,7 +299,7 @@ int ndpi_soft_open(struct ndp_device **out, const char *text, struct ndp_error *
 	dev->base.refs = 1;
 	dev->base.max_tokens = NDP_CHIP_MAX_TOKENS;
 	dev->base.coherent = true;
-	strcpy(dev->base.name, "soft");
+	memcpy(dev->base.name, "soft", sizeof("soft"));
 	dev->params = o.params;
 	dev->isa = o.isa;
 	dev->timing = o.timing;
