@@ -374,3 +374,41 @@ uint64_t ndp_get(NdpTestDimm *d, const char *property)
     qobject_unref(r);
     return val;
 }
+
+uint32_t ndp_float_bits(float f)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &f, 4);
+    return cpu_to_le32(bits);
+}
+
+const struct ndp_hw_cmd ndp_test_gemv = {
+    .opcode = NDP_OP_GEMV,
+    .w = const_le64(NDP_TEST_W),
+    .x = const_le64(NDP_TEST_X),
+    .y = const_le64(NDP_TEST_Y),
+    .count = const_le32(2),
+    .tokens = const_le32(3),
+    .h_in = const_le16(100),
+    .h_out = const_le16(50),
+    .ldx64 = const_le16(5),
+    .ldy64 = const_le16(4),
+};
+
+struct ndp_hw_cmd ndp_test_ffn(unsigned neurons, unsigned h_in,
+                               unsigned h_out, unsigned tokens)
+{
+    return (struct ndp_hw_cmd) {
+        .opcode = NDP_OP_FFN,
+        .w = cpu_to_le64(NDP_TEST_W),
+        .x = cpu_to_le64(NDP_TEST_X),
+        .y = cpu_to_le64(NDP_TEST_Y),
+        .count = cpu_to_le32(QEMU_ALIGN_UP(neurons, 32) / 32),
+        .tokens = cpu_to_le32(tokens),
+        .h_in = cpu_to_le16(h_in),
+        .h_out = cpu_to_le16(h_out),
+        .ldx64 = cpu_to_le16(8),
+        .ldy64 = cpu_to_le16(16),
+    };
+}

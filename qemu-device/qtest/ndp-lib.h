@@ -16,6 +16,14 @@
 #define NDP_TEST_DIMMS  3
 #define NDP_TEST_LOG2   3
 #define NDP_TEST_WAIT_S 20
+
+/* Where the operands of test commands lie. */
+#define NDP_TEST_W      0x100000u
+#define NDP_TEST_X      0x800000u
+#define NDP_TEST_UP     0x900000u
+#define NDP_TEST_ROWS   0x9f0000u
+#define NDP_TEST_Y      0xa00000u
+
 #define NDP_TEST_DOMAIN "6e647064-0000-4000-8000-000000000001"
 
 /* Where the rings of queue q lie, from the start of the reserved area. */
@@ -99,6 +107,13 @@ void ndp_set(NdpTestDimm *d, const char *property, uint64_t val);
 void ndp_set_bool(NdpTestDimm *d, const char *property, bool val);
 uint64_t ndp_get(NdpTestDimm *d, const char *property);
 
+uint32_t ndp_float_bits(float f);
+/* A GEMV whose K, rows and strides fit nothing evenly: 50 rows of 100. */
+extern const struct ndp_hw_cmd ndp_test_gemv;
+/* An FFN with rows of x 512 and of y 1024 bytes apart. */
+struct ndp_hw_cmd ndp_test_ffn(unsigned neurons, unsigned h_in,
+                               unsigned h_out, unsigned tokens);
+
 /* Waits until an expression is true; fails the test if it stays false. */
 #define ndp_wait_for(expr) do { \
     int64_t end_ = g_get_monotonic_time() + \
@@ -112,6 +127,7 @@ uint64_t ndp_get(NdpTestDimm *d, const char *property);
 /* Groups of tests, one a file. */
 void ndp_add_register_tests(void);
 void ndp_add_command_tests(void);
+void ndp_add_bad_command_tests(void);
 void ndp_add_link_tests(void);
 void ndp_add_fault_tests(void);
 void ndp_add_reset_tests(void);

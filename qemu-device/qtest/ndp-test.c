@@ -13,6 +13,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     ndp_add_register_tests();
     ndp_add_command_tests();
+    ndp_add_bad_command_tests();
     ndp_add_link_tests();
     ndp_add_fault_tests();
     ndp_add_reset_tests();
