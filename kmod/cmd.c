@@ -190,6 +190,26 @@ static struct ndp_extent *ndp_replica(const struct ndp_bo *bo, u32 node)
 	return bo->map->span[below ? hweight32(below) : 0].ext;
 }
 
+/*
+ * Are weights, x and y in the same DIMM?  Not if one was replaced by another of
+ * the same node id while they were looked up: offsets mean nothing there.
+ */
+static bool ndp_work_same_dimm(const struct ndp_work *w, u32 node,
+			       const struct ndp_dimm *dimm)
+{
+	u32 i;
+
+	if (ndp_replica(w->x, node)->dimm != dimm)
+		return false;
+	for (i = 0; w->map && i < w->map->nr; i++) {
+		const struct ndp_span *span = &w->map->span[i];
+
+		if (span->node == node && span->ext->dimm != dimm)
+			return false;
+	}
+	return true;
+}
+
 /* Can all DIMMs that are needed do it, and does each have its x? */
 static int ndp_work_ready(const struct ndp_work *w)
 {
@@ -204,7 +224,8 @@ static int ndp_work_ready(const struct ndp_work *w)
 
 		node = __ffs(left);
 		dimm = ndp_replica(w->y, node)->dimm;
-		if (READ_ONCE(dimm->queue[NDP_Q_COMPUTE].dead))
+		if (!ndp_work_same_dimm(w, node, dimm) ||
+		    READ_ONCE(dimm->queue[NDP_Q_COMPUTE].dead))
 			return -ENODEV;
 		if (w->cmd->tokens > dimm->caps.max_tokens)
 			return -EINVAL;

@@ -563,7 +563,7 @@ int ndp_cmd_prepare(struct ndp_file *file, u32 op, const struct moendp_cmd *cmd,
 int ndp_ioctl_submit(void *priv, struct ndp_call *call);
 int ndp_file_uring_cmd(struct io_uring_cmd *ucmd, unsigned int issue_flags);
 int ndp_placement_uring_cmd(struct io_uring_cmd *ucmd, unsigned int issue_flags,
-			    struct ndp_file *file);
+			    struct ndp_file *file, bool dead);
 
 /* ---- looking in (counters.c, debugfs.c) --------------------------------- */
 

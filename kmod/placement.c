@@ -199,9 +199,8 @@ static int ndp_placement_uring(struct io_uring_cmd *ucmd,
 {
 	struct ndp_placement *p = ucmd->file->private_data;
 
-	if (ndp_placement_dead(p))
-		return -ENODEV;
-	return ndp_placement_uring_cmd(ucmd, issue_flags, p->file);
+	return ndp_placement_uring_cmd(ucmd, issue_flags, p->file,
+				       ndp_placement_dead(p));
 }
 
 static int ndp_placement_release(struct inode *inode, struct file *filp)

@@ -201,7 +201,7 @@ int ndp_file_uring_cmd(struct io_uring_cmd *ucmd, unsigned int issue_flags)
 	if (!ndp_uring_ring_fits(issue_flags))
 		return -EOPNOTSUPP;
 	if (ucmd->flags & IORING_URING_CMD_FIXED)
-		return -EINVAL;
+		return ndp_uring_end(ucmd, -EINVAL, 0, issue_flags);
 	switch (ucmd->cmd_op) {
 	case MOENDP_CMD_GEMV:
 	case MOENDP_CMD_ACT:
@@ -209,28 +209,32 @@ int ndp_file_uring_cmd(struct io_uring_cmd *ucmd, unsigned int issue_flags)
 		r = ndp_uring_submit(file, ucmd, nonblock, &extra);
 		break;
 	case MOENDP_CMD_MIGRATE:
-		if (nonblock)
-			return -EAGAIN;
-		r = ndp_uring_migrate(file, ucmd, false);
+		r = nonblock ? -EAGAIN : ndp_uring_migrate(file, ucmd, false);
 		break;
 	default:
-		return -ENOTTY;
+		r = -ENOTTY;
+		break;
 	}
 	return ndp_uring_end(ucmd, r, extra, issue_flags);
 }
 
-/* On a placement file descriptor of @file; it can do nothing but this. */
+/* On a placement file descriptor of @file, dead or not; it does only this. */
 int ndp_placement_uring_cmd(struct io_uring_cmd *ucmd, unsigned int issue_flags,
-			    struct ndp_file *file)
+			    struct ndp_file *file, bool dead)
 {
+	int r;
+
 	if (!ndp_uring_ring_fits(issue_flags))
 		return -EOPNOTSUPP;
-	if (ucmd->flags & IORING_URING_CMD_FIXED)
-		return -EINVAL;
-	if (ucmd->cmd_op != MOENDP_CMD_MIGRATE)
-		return -ENOTTY;
-	if (issue_flags & IO_URING_F_NONBLOCK)
-		return -EAGAIN;
-	return ndp_uring_end(ucmd, ndp_uring_migrate(file, ucmd, true), 0,
-			     issue_flags);
+	if (dead)
+		r = -ENODEV;
+	else if (ucmd->cmd_op != MOENDP_CMD_MIGRATE)
+		r = -ENOTTY;
+	else if (ucmd->flags & IORING_URING_CMD_FIXED)
+		r = -EINVAL;
+	else if (issue_flags & IO_URING_F_NONBLOCK)
+		r = -EAGAIN;
+	else
+		r = ndp_uring_migrate(file, ucmd, true);
+	return ndp_uring_end(ucmd, r, 0, issue_flags);
 }
