@@ -4,8 +4,10 @@
  */
 #include "internal.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 void ndpi_error_clear(struct ndp_error *err)
 {
@@ -26,4 +28,22 @@ int ndpi_fail(struct ndp_error *err, int code, const char *fmt, ...)
 	vsnprintf(err->message, sizeof(err->message), fmt, ap);
 	va_end(ap);
 	return code;
+}
+
+const char *ndpi_dimm_error(int r)
+{
+	switch (r) {
+	case -ETIMEDOUT:
+		return "a DIMM hung and was reset";
+	case -ECANCELED:
+		return "a DIMM was reset meanwhile";
+	case -ENODEV:
+		return "a DIMM is gone";
+	case -EIO:
+		return "a DIMM failed";
+	case -ENOLINK:
+		return "the DIMM-Link between two DIMMs is down";
+	default:
+		return strerror(-r);
+	}
 }

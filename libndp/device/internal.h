@@ -22,6 +22,8 @@
 int ndpi_fail(struct ndp_error *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void ndpi_error_clear(struct ndp_error *err);
+/* What -errno @r means when a DIMM was asked for something. */
+const char *ndpi_dimm_error(int r);
 
 /* ---- CPU caches (cache.c) -------------------------------------------- */
 

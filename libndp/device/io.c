@@ -18,7 +18,8 @@ static int explain_create(const struct ndp_device *dev, uint32_t mask, size_t by
 	case -ENXIO:
 	case -ENODEV:
 		return ndpi_fail(err, r,
-				 "replicas wanted on the DIMMs of mask 0x%" PRIx32 ", %s has 0x%" PRIx32,
+				 "replicas wanted on the DIMMs of mask 0x%" PRIx32 ", %s has 0x%" PRIx32
+				 ": a DIMM is gone, or was never there",
 				 mask, dev->name, there);
 	case -ENOSPC:
 		return ndpi_fail(err, r,
@@ -34,7 +35,7 @@ static int explain_create(const struct ndp_device *dev, uint32_t mask, size_t by
 		return ndpi_fail(err, r,
 				 "a buffer of %zu bytes on each DIMM of mask 0x%" PRIx32
 				 " of %s: %s",
-				 bytes, mask, dev->name, strerror(-r));
+				 bytes, mask, dev->name, ndpi_dimm_error(r));
 	}
 }
 

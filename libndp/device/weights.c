@@ -18,6 +18,18 @@ static int check_dimension(struct ndp_error *err, const char *name, uint32_t n)
 	return ndpi_fail(err, -EINVAL, "%s is %u: wanted 1 to %d", name, n, NDPI_MAX_H);
 }
 
+static int explain_absent(struct ndp_device *dev, const char *what, const struct ndp_placement *p,
+			  int r, struct ndp_error *err)
+{
+	struct ndp_device_info info;
+	uint32_t there = ndp_device_info(dev, &info) < 0 ? 0 : info.dimm_mask;
+
+	return ndpi_fail(err, r,
+			 "%s: wanted on the DIMMs of mask 0x%" PRIx32 ", %s has 0x%" PRIx32
+			 ": a DIMM is gone, or was never there",
+			 what, ndp_placement_mask(p), dev->name, there);
+}
+
 /* What to tell about a failed allocation: errno alone does not say how much. */
 static int explain_create(struct ndp_weights *w, const struct ndp_placement *p,
 			  uint32_t allowed_mask, int r, struct ndp_error *err)
@@ -50,10 +62,7 @@ static int explain_create(struct ndp_weights *w, const struct ndp_placement *p,
 				 what, (uint64_t)w->nr_blocks * w->block_bytes);
 	case -ENXIO:
 	case -ENODEV:
-		return ndpi_fail(err, r,
-				 "%s: %s has not all the DIMMs of the placement (mask 0x%" PRIx32
-				 ")",
-				 what, w->dev->name, ndp_placement_mask(p));
+		return explain_absent(w->dev, what, p, r, err);
 	case -EPERM:
 		return ndpi_fail(err, r,
 				 "%s: the placement (mask 0x%" PRIx32 ") leaves the allowed mask 0x%" PRIx32,
@@ -61,7 +70,7 @@ static int explain_create(struct ndp_weights *w, const struct ndp_placement *p,
 	default:
 		return ndpi_fail(err, r, "%s of %" PRIu64 " bytes on %s: %s", what,
 				 (uint64_t)w->nr_blocks * w->block_bytes, w->dev->name,
-				 strerror(-r));
+				 ndpi_dimm_error(r));
 	}
 }
 
@@ -265,12 +274,10 @@ static int explain_migrate(const struct ndp_weights *w, const struct ndp_placeme
 			err, r, "the placement (mask 0x%" PRIx32 ") leaves the allowed mask", mask);
 	case -ENXIO:
 	case -ENODEV:
-		return ndpi_fail(err, r,
-				 "%s has not all the DIMMs of the placement (mask 0x%" PRIx32 ")",
-				 w->dev->name, mask);
+		return explain_absent(w->dev, "moving weights", to, r, err);
 	default:
 		return ndpi_fail(err, r, "moving weights to the DIMMs of mask 0x%" PRIx32
-				 ": %s; the old placement remains", mask, strerror(-r));
+				 ": %s; the old placement remains", mask, ndpi_dimm_error(r));
 	}
 }
 
