@@ -172,6 +172,19 @@ double ndp_expert_cost(const struct ndp_layer *layer, uint32_t e, enum ndp_domai
 /* f(L) of a whole expert without its command: the roofline or the table. */
 double ndp_rate_ns(const struct ndp_rate *rate, const struct ndp_shape *shape, uint32_t tokens);
 
+/* ---- policies ---------------------------------------------------------- */
+
+enum ndp_policy {
+	NDP_POLICY_GPU,			/* everything on the GPU, misses over PCIe */
+	NDP_POLICY_GPU_CPU,		/* greedy, refined; domains GPU and CPU */
+	NDP_POLICY_GPU_NDP,		/* greedy, refined; domains GPU and NDP */
+	NDP_POLICY_TRIMOE,		/* greedy, refined; all three */
+	NDP_POLICY_TRIMOE_NOREFINE,	/* greedy only */
+	NDP_POLICY_TRIMOE_NOCPU_AMX,	/* trimoe with cpu_plain as the CPU */
+	NDP_POLICY_SPLIT,		/* experts divided by blocks, towards the fluid bound */
+	NDP_POLICIES,
+};
+
 /* ---- plans ------------------------------------------------------------- */
 
 /* @nr_blocks of expert @expert's blocks on @dimm, from its @first there, go to @domain. */
@@ -184,6 +197,7 @@ struct ndp_piece {
 };
 
 struct ndp_plan {
+	enum ndp_policy policy;	/* that made it; decides which CPU rate counts */
 	uint32_t experts;
 	uint32_t nr_pieces;
 	uint32_t max_pieces;
@@ -216,18 +230,7 @@ void ndp_plan_loads(const struct ndp_layer *layer, const struct ndp_plan *plan,
 void ndp_plan_commands(const struct ndp_layer *layer, const struct ndp_plan *plan,
 		       uint32_t commands[NDP_DOMAINS]);
 
-/* ---- policies ---------------------------------------------------------- */
-
-enum ndp_policy {
-	NDP_POLICY_GPU,			/* everything on the GPU, misses over PCIe */
-	NDP_POLICY_GPU_CPU,		/* greedy, refined; domains GPU and CPU */
-	NDP_POLICY_GPU_NDP,		/* greedy, refined; domains GPU and NDP */
-	NDP_POLICY_TRIMOE,		/* greedy, refined; all three */
-	NDP_POLICY_TRIMOE_NOREFINE,	/* greedy only */
-	NDP_POLICY_TRIMOE_NOCPU_AMX,	/* trimoe with cpu_plain as the CPU */
-	NDP_POLICY_SPLIT,		/* experts divided by blocks, towards the fluid bound */
-	NDP_POLICIES,
-};
+/* ---- scheduling ---------------------------------------------------------- */
 
 /* "gpu", "gpu-cpu", "gpu-ndp", "trimoe", "trimoe-norefine", "trimoe-nocpu-amx", "split" */
 const char *ndp_policy_name(enum ndp_policy policy);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * bound.c - a time that no plan can beat.
+ *
+ * Weighting the resources by prices that add up to 1, the makespan is at least
+ * the weighted sum of the loads, and that at least the sum of what the cheapest
+ * way costs for each part of each expert. True for any prices; those of the
+ * fluid solution make it tight. A part is an expert's blocks on one DIMM, and
+ * for what the CPU or PCIe reads of it the channels are taken to work at once as
+ * well as they possibly could.
+ */
+#include "impl.h"
+
+#include <math.h>
+
+static double smaller(double a, double b)
+{
+	return a < b ? a : b;
+}
+
+static double larger(double a, double b)
+{
+	return a > b ? a : b;
+}
+
+/* Weighted cost of the cheapest way for the blocks of expert @i on DIMM @d. */
+static double cheapest_part(const struct ndpi_table *t, const float *price, uint32_t i, uint32_t d,
+			    uint32_t blocks, uint32_t channels)
+{
+	const struct ndpi_rules *r = &t->rules;
+	const struct ndp_host *host = r->layer->host;
+	const uint32_t e = t->expert[i], tokens = r->layer->tokens[e];
+	const double share = (double)blocks / r->nr_blocks;
+	const float *channel = price + ROW_CHANNELS + d % host->nr_channels;
+	const float *dimm = price + t->dimms_at + d;
+	double cheapest = HUGE_VAL, read = 0, reading, own;
+
+	if (r->charges & NDP_CHARGE_CHANNELS)
+		read += *channel * blocks * r->block_read_ns;
+	if (r->charges & NDP_CHARGE_DIMM_READS)
+		read += *dimm * blocks * r->block_read_ns;
+	reading = blocks * r->block_read_ns / channels;
+	if (t->can[i] & 1u << NDP_DOMAIN_NDP)
+		cheapest = *dimm * ndpi_row(t, i, NDP_DOMAIN_NDP)[t->dimms_at + d] +
+			   *channel * tokens * r->token_host_ns;
+	if (t->can[i] & 1u << NDP_DOMAIN_CPU) {
+		own = larger(ndpi_compute_ns(r->cpu, r->flops, tokens),
+			     r->nr_blocks * r->block_cpu_ns) * share;
+		cheapest = smaller(cheapest, read + price[ROW_CPU] *
+				   (larger(own, reading) + r->cpu->overhead_ns * share));
+	}
+	if (t->can[i] & 1u << NDP_DOMAIN_GPU) {
+		const float *row = ndpi_row(t, i, NDP_DOMAIN_GPU);
+		double cost = share * (price[ROW_GPU] * row[ROW_GPU] + price[ROW_CPU] * row[ROW_CPU]);
+
+		if (row[ROW_PCIE] > 0)
+			cost += read + price[ROW_PCIE] *
+				larger(blocks * r->block_pcie_ns, reading);
+		cheapest = smaller(cheapest, cost);
+	}
+	return cheapest;
+}
+
+double ndp_fluid_bound(const struct ndp_layer *layer, void *work)
+{
+	const struct ndp_host *host = layer->host;
+	struct ndpi_arena arena = { work };
+	struct ndpi_table t;
+	struct ndpi_fluid *f;
+	uint8_t *choice;
+	double sum = 0;
+
+	if (ndpi_table_build(&t, &arena, layer, &host->cpu, (1 << NDP_DOMAINS) - 1) < 0 || !t.nr)
+		return 0;
+	choice = ndpi_take(&arena, t.experts);
+	f = ndpi_take(&arena, sizeof(*f));
+	ndpi_greedy(&t, choice);
+	ndpi_fluid_solve(&t, choice, 0, f, arena);
+	for (uint32_t i = 0; i < t.nr; i++) {
+		const uint16_t *blocks = layer->blocks + (size_t)t.expert[i] * host->nr_dimms;
+		uint32_t mask = 0;
+
+		for (uint32_t d = 0; d < host->nr_dimms; d++)
+			if (blocks[d])
+				mask |= 1u << d % host->nr_channels;
+		for (uint32_t d = 0; d < host->nr_dimms; d++)
+			if (blocks[d])
+				sum += cheapest_part(&t, f->price, i, d, blocks[d],
+						     __builtin_popcount(mask));
+	}
+	/* Prices and table are single precision. */
+	return sum * (1 - 1e-5);
+}

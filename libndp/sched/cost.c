@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * cost.c - the rules of <ndp/sched.h>: what a part of an expert occupies.
+ *
+ * The formulas for GPU, CPU and NDP are TriMoE's (arXiv 2603.01058); the shared
+ * channels, the DIMMs' share in host reads, activations and staging are added,
+ * each behind its switch.  Double precision, modelled nanoseconds.
+ */
+#include "impl.h"
+
+#include <ndp/pack.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+enum {
+	X_BYTES = 2,	/* BF16 in */
+	Y_BYTES = 4,	/* FP32 out */
+};
+
+uint32_t ndp_shape_blocks(const struct ndp_shape *shape)
+{
+	return (shape->intermediate + NDP_BLOCK_ROWS - 1) / NDP_BLOCK_ROWS;
+}
+
+double ndp_shape_flops(const struct ndp_shape *shape)
+{
+	return 6.0 * shape->hidden * shape->intermediate;
+}
+
+static double max(double a, double b)
+{
+	return a > b ? a : b;
+}
+
+/* bytes / (GB/s) is nanoseconds; a rate of 0 has no limit. */
+static double transfer_ns(double bytes, double gbps)
+{
+	return gbps > 0 ? bytes / gbps : 0;
+}
+
+double ndpi_compute_ns(const struct ndp_rate *rate, double flops, uint32_t tokens)
+{
+	const uint32_t *at = rate->tokens;
+	const double *gflops = rate->point_gflops;
+	uint32_t n = rate->nr_points, i = 0;
+	double reached = rate->gflops;
+
+	if (n) {
+		while (i < n && at[i] < tokens)
+			i++;
+		if (i == 0)
+			reached = gflops[0];
+		else if (i == n)
+			reached = gflops[n - 1];
+		else
+			reached = gflops[i - 1] + (gflops[i] - gflops[i - 1]) *
+				  (tokens - at[i - 1]) / (at[i] - at[i - 1]);
+	}
+	return tokens * flops / reached;
+}
+
+double ndp_rate_ns(const struct ndp_rate *rate, const struct ndp_shape *shape, uint32_t tokens)
+{
+	if (!(rate->gflops > 0))
+		return HUGE_VAL;
+	return max(ndpi_compute_ns(rate, ndp_shape_flops(shape), tokens),
+		   transfer_ns(shape->expert_bytes, rate->gbps));
+}
+
+void ndpi_rules_init(struct ndpi_rules *r, const struct ndp_layer *layer,
+		     const struct ndp_rate *cpu)
+{
+	const struct ndp_host *host = layer->host;
+	const struct ndp_shape *shape = layer->shape;
+	const bool activations = layer->charges & NDP_CHARGE_ACTIVATIONS;
+	double block_bytes, token_bytes;
+
+	r->layer = layer;
+	r->cpu = cpu;
+	r->charges = layer->charges;
+	r->nr_blocks = ndp_shape_blocks(shape);
+	r->flops = ndp_shape_flops(shape);
+	block_bytes = (double)shape->expert_bytes / r->nr_blocks;
+	token_bytes = activations ? (double)shape->hidden * (X_BYTES + Y_BYTES) : 0;
+	r->block_read_ns = transfer_ns(block_bytes, host->channel_gbps);
+	r->block_pcie_ns = transfer_ns(block_bytes, host->pcie_gbps);
+	r->block_gpu_ns = transfer_ns(block_bytes, host->gpu.gbps);
+	r->block_cpu_ns = transfer_ns(block_bytes, cpu->gbps);
+	r->block_dimm_ns = transfer_ns(block_bytes, host->dimm.gbps);
+	r->block_staging_ns = layer->charges & NDP_CHARGE_STAGING ?
+		transfer_ns(block_bytes, host->staging_gbps) : 0;
+	r->token_dimm_ns = transfer_ns(token_bytes, host->dimm.gbps);
+	r->token_host_ns = transfer_ns(token_bytes, host->channel_gbps);
+	r->can_hit = host->gpu.gflops > 0;
+	r->can_miss = host->gpu.gflops > 0 && host->pcie_gbps > 0;
+	r->can_cpu = cpu->gflops > 0;
+	r->can_ndp = host->dimm.gflops > 0;
+}
+
+static bool resident(const struct ndpi_rules *r, uint32_t e)
+{
+	return r->layer->on_gpu && r->layer->on_gpu[e];
+}
+
+bool ndpi_can(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain)
+{
+	switch (domain) {
+	case NDP_DOMAIN_GPU:
+		return resident(r, e) ? r->can_hit : r->can_miss;
+	case NDP_DOMAIN_CPU:
+		return r->can_cpu;
+	case NDP_DOMAIN_NDP:
+		return r->can_ndp;
+	default:
+		return false;
+	}
+}
+
+/* The host reads @counts blocks of each DIMM; returns the slowest channel's time. */
+static double add_read(const struct ndpi_rules *r, const uint16_t *counts,
+		       struct ndp_loads *loads)
+{
+	const struct ndp_host *host = r->layer->host;
+	double longest = 0;
+
+	for (uint32_t c = 0; c < host->nr_channels; c++) {
+		uint32_t blocks = 0;
+
+		for (uint32_t d = c; d < host->nr_dimms; d += host->nr_channels)
+			blocks += counts[d];
+		if (!blocks)
+			continue;
+		if (r->charges & NDP_CHARGE_CHANNELS)
+			loads->channel_ns[c] += blocks * r->block_read_ns;
+		longest = max(longest, blocks * r->block_read_ns);
+	}
+	if (r->charges & NDP_CHARGE_DIMM_READS)
+		for (uint32_t d = 0; d < host->nr_dimms; d++)
+			loads->dimm_ns[d] += counts[d] * r->block_read_ns;
+	return longest;
+}
+
+static void add_commands(const struct ndpi_rules *r, uint32_t tokens, const uint16_t *counts,
+			 struct ndp_loads *loads)
+{
+	const struct ndp_host *host = r->layer->host;
+	const double block_ns = ndpi_compute_ns(&host->dimm, r->flops, tokens) / r->nr_blocks;
+	const double inside_ns = tokens * r->token_dimm_ns, host_ns = tokens * r->token_host_ns;
+
+	for (uint32_t d = 0; d < host->nr_dimms; d++) {
+		if (!counts[d])
+			continue;
+		loads->dimm_ns[d] += host->dimm.overhead_ns +
+			max(counts[d] * block_ns, counts[d] * r->block_dimm_ns + inside_ns);
+		if (r->charges & NDP_CHARGE_DIMM_READS)
+			loads->dimm_ns[d] += host_ns;
+		loads->channel_ns[d % host->nr_channels] += host_ns;
+	}
+}
+
+void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain,
+		   const uint16_t *counts, struct ndp_loads *loads)
+{
+	const struct ndp_host *host = r->layer->host;
+	const uint32_t tokens = r->layer->tokens[e];
+	uint32_t blocks = 0;
+	double part;
+
+	for (uint32_t d = 0; d < host->nr_dimms; d++)
+		blocks += counts[d];
+	if (!blocks || !tokens)
+		return;
+	part = (double)blocks / r->nr_blocks;
+	switch (domain) {
+	case NDP_DOMAIN_GPU:
+		loads->gpu_ns += host->gpu.overhead_ns +
+			max(part * ndpi_compute_ns(&host->gpu, r->flops, tokens),
+			    blocks * r->block_gpu_ns);
+		if (resident(r, e))
+			break;
+		loads->pcie_ns += max(blocks * r->block_pcie_ns, add_read(r, counts, loads));
+		loads->cpu_ns += blocks * r->block_staging_ns;
+		break;
+	case NDP_DOMAIN_CPU:
+		loads->cpu_ns += r->cpu->overhead_ns +
+			max(max(part * ndpi_compute_ns(r->cpu, r->flops, tokens),
+				blocks * r->block_cpu_ns), add_read(r, counts, loads));
+		break;
+	case NDP_DOMAIN_NDP:
+		add_commands(r, tokens, counts, loads);
+		break;
+	default:
+		break;
+	}
+}
+
+double ndp_loads_max(const struct ndp_loads *loads, const struct ndp_host *host)
+{
+	double longest = max(max(loads->gpu_ns, loads->pcie_ns), loads->cpu_ns);
+
+	for (uint32_t c = 0; c < host->nr_channels; c++)
+		longest = max(longest, loads->channel_ns[c]);
+	for (uint32_t d = 0; d < host->nr_dimms; d++)
+		longest = max(longest, loads->dimm_ns[d]);
+	return longest;
+}
+
+double ndp_expert_cost(const struct ndp_layer *layer, uint32_t e, enum ndp_domain domain,
+		       struct ndp_loads *loads)
+{
+	struct ndpi_rules rules;
+
+	memset(loads, 0, sizeof(*loads));
+	ndpi_rules_init(&rules, layer, &layer->host->cpu);
+	if (!ndpi_can(&rules, e, domain))
+		return HUGE_VAL;
+	ndpi_add_part(&rules, e, domain, layer->blocks + (size_t)e * layer->host->nr_dimms, loads);
+	return ndp_loads_max(loads, layer->host);
+}

@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * fluid.c - the fluid relaxation of a layer: experts divided at will.
+ *
+ *   minimize T  so that  sum of a[i][o][r] x[i][o] + s[r] = T  for each resource r
+ *                        sum of x[i][o] over o = 1             for each expert i
+ *
+ * by the primal simplex method with generalized upper bounds (Dantzig and Van
+ * Slyke, 1967): one domain of each expert is its *key*, whose share is what the
+ * others leave, so that the basis is as large as there are resources, not
+ * experts. Most steps merely move a whole expert ("flip"). A basic solution
+ * divides at most as many experts as there are resources. The prices of the
+ * resources bound every other solution from below (Lagrange), which says when to
+ * stop. Every iterate is a solution, so the work may be cut off at any step.
+ *
+ * Columns are of the cost table; an expert's part on the CPU or over PCIe is
+ * read evenly from the DIMMs that hold it. Resources that are loaded alike by
+ * every expert, as the DIMMs are when all experts lie evenly on all, are one row.
+ */
+#include "impl.h"
+
+#include <math.h>
+#include <string.h>
+
+static const float tiny = 1e-6f;
+
+enum {
+	CANDIDATES = 24,	/* columns that a pass over all finds for the steps after it */
+	NOT_EXPERT = UINT16_MAX,
+};
+
+struct candidate {
+	float profit;
+	uint16_t i;
+	uint8_t o;
+};
+
+/* What is basic at a position: a share of an expert, a slack, or the makespan. */
+struct basic {
+	uint16_t i;		/* NOT_EXPERT: a slack or the makespan */
+	uint8_t o;
+	uint8_t other;		/* position of the expert's other basic share, or its own */
+};
+
+struct simplex {
+	const struct ndpi_table *t;
+	uint8_t *key;			/* [nr] */
+	uint8_t *first;			/* [nr]: position of a basic share + 1, 0: none */
+	float *columns;			/* [nr][NDP_DOMAINS][width] */
+	uint32_t rows, width;
+	uint32_t makespan_at;		/* position of the makespan */
+	float unit_ns;			/* makespan of the start; columns are in this unit */
+	uint8_t table_row[FLUID_MAX_ROWS];	/* where in the table a row comes from */
+	uint8_t row_of[ROW_MAX];		/* and which row stands for a resource */
+	uint8_t members[FLUID_MAX_ROWS];	/* resources that a row stands for */
+	struct basic basic[FLUID_WIDTH];
+	/* By position; of the inverse, by row and then position. */
+	float value[FLUID_WIDTH] __attribute__((aligned(16)));
+	float step[FLUID_WIDTH] __attribute__((aligned(16)));
+	float price[FLUID_WIDTH] __attribute__((aligned(16)));
+	float entering[FLUID_WIDTH] __attribute__((aligned(16)));
+	float inverse[FLUID_WIDTH][FLUID_WIDTH] __attribute__((aligned(16)));
+};
+
+size_t ndpi_fluid_bytes(uint32_t experts)
+{
+	return (size_t)experts * (1 + NDP_DOMAINS * FLUID_WIDTH * sizeof(float)) +
+	       sizeof(struct simplex) + 64;
+}
+
+static const float *column(const struct simplex *s, uint32_t i, uint32_t o)
+{
+	return s->columns + ((size_t)i * NDP_DOMAINS + o) * s->width;
+}
+
+static float dot(const float *a, const float *b, uint32_t width)
+{
+	ndpi_vec sum = *(const ndpi_vec *)a * *(const ndpi_vec *)b;
+
+	for (uint32_t k = 4; k < width; k += 4)
+		sum += *(const ndpi_vec *)(a + k) * *(const ndpi_vec *)(b + k);
+	return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* ---- setting up -------------------------------------------------------------- */
+
+static bool same_resource(const struct ndpi_table *t, uint32_t a, uint32_t b)
+{
+	const float *last = t->rows + (size_t)t->nr * NDP_DOMAINS * t->width;
+
+	for (const float *row = t->rows; row < last; row += t->width)
+		if (row[a] != row[b])
+			return false;
+	return true;
+}
+
+/* Resource @k of the table: a row of its own, or one of those from row @from on. */
+static void add_resource(struct simplex *s, uint32_t k, uint32_t from)
+{
+	for (uint32_t r = from; s->t->alike && r < s->rows; r++) {
+		if (!same_resource(s->t, s->table_row[r], k))
+			continue;
+		s->row_of[k] = r;
+		s->members[r]++;
+		return;
+	}
+	s->row_of[k] = s->rows;
+	s->members[s->rows] = 1;
+	s->table_row[s->rows++] = k;
+}
+
+/* Equal resources are looked for only where experts have equal homes: else there are hardly any. */
+static void choose_rows(struct simplex *s)
+{
+	const struct ndp_host *host = s->t->rules.layer->host;
+	uint32_t from;
+
+	s->rows = 0;
+	for (uint32_t k = 0; k <= ROW_CPU; k++)
+		add_resource(s, k, s->rows);
+	from = s->rows;
+	for (uint32_t c = 0; c < host->nr_channels; c++)
+		add_resource(s, ROW_CHANNELS + c, from);
+	from = s->rows;
+	for (uint32_t d = 0; d < host->nr_dimms; d++)
+		add_resource(s, s->t->dimms_at + d, from);
+	s->width = ndpi_pad4(s->rows);
+}
+
+static void copy_columns(struct simplex *s)
+{
+	const struct ndpi_table *t = s->t;
+	const float scale = 1 / s->unit_ns;
+
+	for (uint32_t c = 0; c < t->nr * NDP_DOMAINS; c++) {
+		const float *from = t->rows + (size_t)c * t->width;
+		float *to = s->columns + (size_t)c * s->width;
+
+		for (uint32_t r = 0; r < s->rows; r++)
+			to[r] = from[s->table_row[r]] * scale;
+		for (uint32_t r = s->rows; r < s->width; r++)
+			to[r] = 0;
+	}
+}
+
+/* All experts whole at their keys: the makespan is basic in the fullest row, slacks elsewhere. */
+static void start(struct simplex *s)
+{
+	float load[FLUID_WIDTH] __attribute__((aligned(16))) = { 0 };
+	uint32_t fullest = 0;
+
+	for (uint32_t i = 0; i < s->t->nr; i++) {
+		const float *a = column(s, i, s->key[i]);
+
+		for (uint32_t k = 0; k < s->width; k += 4)
+			*(ndpi_vec *)(load + k) += *(const ndpi_vec *)(a + k);
+	}
+	for (uint32_t r = 1; r < s->rows; r++)
+		if (load[r] > load[fullest])
+			fullest = r;
+	memset(s->first, 0, s->t->nr);
+	memset(s->value, 0, sizeof(s->value));
+	memset(s->step, 0, sizeof(s->step));
+	memset(s->price, 0, sizeof(s->price));
+	s->makespan_at = fullest;
+	for (uint32_t r = 0; r < s->rows; r++) {
+		s->basic[r] = (struct basic) { .i = NOT_EXPERT, .other = r };
+		s->value[r] = load[fullest] - load[r];
+		memset(s->inverse[r], 0, s->width * sizeof(float));
+		s->inverse[r][r] = 1;
+	}
+	for (uint32_t k = 0; k < s->rows; k++)
+		s->inverse[fullest][k] = -1;
+	s->value[fullest] = load[fullest];
+}
+
+/* ---- pricing ------------------------------------------------------------------ */
+
+static void find_prices(struct simplex *s)
+{
+	for (uint32_t r = 0; r < s->rows; r++)
+		s->price[r] = -s->inverse[r][s->makespan_at];
+}
+
+static void keep(struct candidate *list, uint32_t *n, struct candidate c)
+{
+	uint32_t at;
+
+	if (*n == CANDIDATES && c.profit <= list[*n - 1].profit)
+		return;
+	if (*n < CANDIDATES)
+		(*n)++;
+	for (at = *n - 1; at > 0 && list[at - 1].profit < c.profit; at--)
+		list[at] = list[at - 1];
+	list[at] = c;
+}
+
+/* All columns: the best candidates, and a bound when no price is negative. */
+static uint32_t price_all(const struct simplex *s, struct candidate *list, float *bound)
+{
+	const struct ndpi_table *t = s->t;
+	uint32_t n = 0;
+
+	*bound = 0;
+	for (uint32_t i = 0; i < t->nr; i++) {
+		const float at_key = dot(s->price, column(s, i, s->key[i]), s->width);
+		float best = at_key;
+		uint32_t to = s->key[i];
+
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+			float cost;
+
+			if (o == s->key[i] || !(t->can[i] & 1u << o))
+				continue;
+			cost = dot(s->price, column(s, i, o), s->width);
+			if (cost < best) {
+				best = cost;
+				to = o;
+			}
+		}
+		*bound += best;
+		if (at_key - best > tiny)
+			keep(list, &n, (struct candidate) { at_key - best, i, to });
+	}
+	return n;
+}
+
+/* The best of a list at the present prices; profits are brought up to date. */
+static bool price_list(const struct simplex *s, struct candidate *list, uint32_t *n,
+		       struct candidate *best)
+{
+	uint32_t kept = 0;
+
+	best->profit = tiny;
+	for (uint32_t k = 0; k < *n; k++) {
+		struct candidate c = list[k];
+
+		if (c.o == s->key[c.i])
+			continue;
+		c.profit = dot(s->price, column(s, c.i, s->key[c.i]), s->width) -
+			   dot(s->price, column(s, c.i, c.o), s->width);
+		if (c.profit <= tiny)
+			continue;
+		if (c.profit > best->profit)
+			*best = c;
+		list[kept++] = c;
+	}
+	*n = kept;
+	return best->profit > tiny;
+}
+
+/* ---- a step --------------------------------------------------------------------- */
+
+/* step = inverse * entering */
+static void find_step(struct simplex *s)
+{
+	memset(s->step, 0, s->width * sizeof(float));
+	for (uint32_t r = 0; r < s->rows; r++) {
+		if (s->entering[r] == 0)
+			continue;
+		for (uint32_t k = 0; k < s->width; k += 4)
+			*(ndpi_vec *)(s->step + k) +=
+				*(const ndpi_vec *)(s->inverse[r] + k) * s->entering[r];
+	}
+}
+
+enum leaving {
+	LEAVES_POSITION,	/* what is basic there */
+	LEAVES_KEY,		/* the key of the expert that is basic there */
+	LEAVES_OWN_KEY,		/* the entering expert's key: it moves whole */
+};
+
+/* How far the entering share can grow, and what then is used up. */
+static enum leaving find_leaving(const struct simplex *s, uint32_t entering, float *length,
+				 uint32_t *at)
+{
+	enum leaving leaving = LEAVES_OWN_KEY;
+	float pivot = 0;
+
+	*length = entering == NOT_EXPERT ? HUGE_VALF : 1;
+	*at = 0;
+	if (entering != NOT_EXPERT && s->first[entering])
+		*length = HUGE_VALF;
+	for (uint32_t k = 0; k < s->rows; k++) {
+		const struct basic b = s->basic[k];
+		float left, rate, ratio;
+
+		if (k == s->makespan_at)
+			continue;
+		rate = s->step[k];
+		if (rate > tiny) {
+			ratio = s->value[k] > 0 ? s->value[k] / rate : 0;
+			if (ratio < *length || (ratio == *length && rate > pivot)) {
+				*length = ratio;
+				*at = k;
+				pivot = rate;
+				leaving = LEAVES_POSITION;
+			}
+		}
+		if (b.i == NOT_EXPERT || b.other < k)
+			continue;
+		left = 1 - s->value[k];
+		rate = -s->step[k];
+		if (b.other != k) {
+			left -= s->value[b.other];
+			rate -= s->step[b.other];
+		}
+		if (b.i == entering)
+			rate += 1;
+		if (rate > tiny) {
+			ratio = left > 0 ? left / rate : 0;
+			if (ratio < *length || (ratio == *length && rate > pivot)) {
+				*length = ratio;
+				*at = k;
+				pivot = rate;
+				leaving = LEAVES_KEY;
+			}
+		}
+	}
+	return leaving;
+}
+
+/* The share at position @k becomes the key, the old key basic in its stead. */
+static void exchange_key(struct simplex *s, uint32_t k, uint32_t entering)
+{
+	struct basic *b = &s->basic[k];
+	const uint32_t l = b->other;
+	const uint8_t old = s->key[b->i];
+
+	if (b->i == entering)
+		s->step[k] -= 1;
+	s->value[k] = 1 - s->value[k] - (l != k ? s->value[l] : 0);
+	s->step[k] = -s->step[k] - (l != k ? s->step[l] : 0);
+	for (uint32_t r = 0; r < s->rows; r++)
+		s->inverse[r][k] = -s->inverse[r][k] - (l != k ? s->inverse[r][l] : 0);
+	s->key[b->i] = b->o;
+	b->o = old;
+}
+
+static void forget(struct simplex *s, uint32_t k)
+{
+	const struct basic b = s->basic[k];
+
+	if (b.i == NOT_EXPERT)
+		return;
+	s->first[b.i] = 0;
+	if (b.other != k) {
+		s->basic[b.other].other = b.other;
+		s->first[b.i] = b.other + 1;
+	}
+}
+
+static void enter(struct simplex *s, uint32_t k, uint32_t i, uint32_t o)
+{
+	s->basic[k] = (struct basic) { .i = i, .o = o, .other = k };
+	if (i == NOT_EXPERT)
+		return;
+	if (s->first[i]) {
+		s->basic[k].other = s->first[i] - 1;
+		s->basic[s->first[i] - 1].other = k;
+	}
+	s->first[i] = k + 1;
+}
+
+/* The inverse after the entering column took position @k. */
+static void pivot(struct simplex *s, uint32_t k)
+{
+	const float scale = 1 / s->step[k];
+
+	s->step[k] = 0;
+	for (uint32_t r = 0; r < s->rows; r++) {
+		const float f = s->inverse[r][k] * scale;
+
+		if (f == 0)
+			continue;
+		for (uint32_t j = 0; j < s->width; j += 4)
+			*(ndpi_vec *)(s->inverse[r] + j) -= *(const ndpi_vec *)(s->step + j) * f;
+		s->inverse[r][k] = f;
+	}
+}
+
+/* Brings in share @o of expert @i, or (NOT_EXPERT) the slack of row @o. */
+static void advance(struct simplex *s, uint32_t i, uint32_t o)
+{
+	enum leaving leaving;
+	float length;
+	uint32_t k;
+
+	if (i == NOT_EXPERT) {
+		memset(s->entering, 0, s->width * sizeof(float));
+		s->entering[o] = 1;
+	} else {
+		const float *to = column(s, i, o), *from = column(s, i, s->key[i]);
+
+		for (uint32_t r = 0; r < s->width; r += 4)
+			*(ndpi_vec *)(s->entering + r) =
+				*(const ndpi_vec *)(to + r) - *(const ndpi_vec *)(from + r);
+	}
+	find_step(s);
+	leaving = find_leaving(s, i, &length, &k);
+	if (length == HUGE_VALF)
+		return;
+	for (uint32_t j = 0; j < s->width; j += 4)
+		*(ndpi_vec *)(s->value + j) -= *(const ndpi_vec *)(s->step + j) * length;
+	if (leaving == LEAVES_OWN_KEY) {
+		s->key[i] = o;
+		return;
+	}
+	if (leaving == LEAVES_KEY)
+		exchange_key(s, k, i);
+	forget(s, k);
+	pivot(s, k);
+	s->value[k] = length;
+	enter(s, k, i, o);
+}
+
+static bool negative_price(const struct simplex *s, uint32_t *row)
+{
+	float lowest = -1e-5f;
+	bool found = false;
+
+	for (uint32_t r = 0; r < s->rows; r++)
+		if (s->price[r] < lowest) {
+			lowest = s->price[r];
+			*row = r;
+			found = true;
+		}
+	return found;
+}
+
+/* ---- all of it ------------------------------------------------------------------ */
+
+static void sort_divided(struct ndpi_fluid *f)
+{
+	for (uint32_t n = 1; n < f->nr_divided; n++)
+		for (uint32_t k = n; k > 0 && f->divided[k - 1].i > f->divided[k].i; k--) {
+			const typeof(f->divided[0]) swap = f->divided[k];
+
+			f->divided[k] = f->divided[k - 1];
+			f->divided[k - 1] = swap;
+		}
+}
+
+static void report(const struct simplex *s, struct ndpi_fluid *f)
+{
+	const struct ndp_host *host = s->t->rules.layer->host;
+	float sum = 0;
+
+	f->nr_divided = 0;
+	f->makespan = s->value[s->makespan_at] * s->unit_ns;
+	f->bound *= s->unit_ns;
+	for (uint32_t k = 0; k < s->rows; k++) {
+		const struct basic b = s->basic[k];
+		float *share;
+
+		if (b.i == NOT_EXPERT || b.other < k)
+			continue;
+		f->divided[f->nr_divided].i = b.i;
+		share = f->divided[f->nr_divided++].share;
+		memset(share, 0, NDP_DOMAINS * sizeof(float));
+		share[b.o] = s->value[k];
+		if (b.other != k)
+			share[s->basic[b.other].o] = s->value[b.other];
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			share[o] = share[o] < 0 ? 0 : share[o] > 1 ? 1 : share[o];
+		share[s->key[b.i]] = 1 - share[0] - share[1] - share[2];
+		if (share[s->key[b.i]] < 0)
+			share[s->key[b.i]] = 0;
+	}
+	sort_divided(f);
+	memset(f->price, 0, s->t->width * sizeof(float));
+	for (uint32_t r = 0; r < s->rows; r++)
+		sum += s->price[r] > 0 ? s->price[r] : 0;
+	for (uint32_t k = 0; k < s->t->dimms_at + host->nr_dimms; k++) {
+		const uint32_t r = s->row_of[k];
+
+		if (k == ROW_CPU + 1 || (k >= ROW_CHANNELS + host->nr_channels && k < s->t->dimms_at))
+			continue;
+		if (s->price[r] > 0)
+			f->price[k] = s->price[r] / sum / s->members[r];
+	}
+}
+
+void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
+		      struct ndpi_fluid *f, struct ndpi_arena arena)
+{
+	struct simplex *s = ndpi_take(&arena, sizeof(*s));
+	struct candidate list[CANDIDATES], best;
+	const uint32_t most = 4 * t->nr + 4 * FLUID_MAX_ROWS;
+	uint32_t n = 0, row;
+	ndpi_wide load;
+	float bound = 0;
+
+	s->t = t;
+	s->key = choice;
+	s->first = ndpi_take(&arena, t->nr);
+	memset(s->row_of, 0, sizeof(s->row_of));
+	s->unit_ns = ndpi_sum_rows(t, choice, load);
+	choose_rows(s);
+	s->columns = ndpi_take(&arena, (size_t)t->nr * NDP_DOMAINS * s->width * sizeof(float));
+	copy_columns(s);
+	start(s);
+	find_prices(s);
+	f->bound = 0;
+	for (f->steps = 0; f->steps < most; f->steps++) {
+		if (negative_price(s, &row)) {
+			advance(s, NOT_EXPERT, row);
+			find_prices(s);
+			continue;
+		}
+		if (!price_list(s, list, &n, &best)) {
+			n = price_all(s, list, &bound);
+			if (bound > f->bound)
+				f->bound = bound;
+			if (!n || s->value[s->makespan_at] <= f->bound * (1 + gap))
+				break;
+			best = list[0];
+		}
+		advance(s, best.i, best.o);
+		find_prices(s);
+	}
+	report(s, f);
+}

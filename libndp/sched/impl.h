@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * impl.h - what the files of libndp/sched share: the cost table of a layer.
+ *
+ * A row of floats holds the modelled nanoseconds for which one way to compute
+ * one expert occupies each resource: GPU, PCIe, CPU, then the channels, then the
+ * DIMMs, each group padded to whole vectors of four.  Searching works on rows;
+ * what a plan reports is recomputed from the rules in double precision.
+ */
+#ifndef NDP_SCHED_IMPL_H
+#define NDP_SCHED_IMPL_H
+
+#include <ndp/sched.h>
+#include <stdbool.h>
+
+enum {
+	ROW_GPU,
+	ROW_PCIE,
+	ROW_CPU,
+	ROW_CHANNELS = 4,
+	ROW_MAX = ROW_CHANNELS + NDP_MAX_CHANNELS + NDP_MAX_DIMMS,
+};
+
+typedef float ndpi_vec __attribute__((vector_size(16), may_alias));
+
+/* Room for any row. */
+typedef float ndpi_wide[ROW_MAX] __attribute__((aligned(16)));
+
+static inline ndpi_vec ndpi_max(ndpi_vec a, ndpi_vec b)
+{
+#ifdef __SSE__
+	return __builtin_ia32_maxps(a, b);
+#else
+	typedef int mask __attribute__((vector_size(16)));
+	const mask m = a > b;
+
+	return (ndpi_vec)(((mask)a & m) | ((mask)b & ~m));
+#endif
+}
+
+static inline uint32_t ndpi_pad4(uint32_t n)
+{
+	return (n + 3) & ~3u;
+}
+
+/* What the rules need of a layer, divided once. */
+struct ndpi_rules {
+	const struct ndp_layer *layer;
+	const struct ndp_rate *cpu;
+	uint32_t nr_blocks;
+	double block_read_ns;	/* one block over one channel */
+	double block_pcie_ns;	/* one block over PCIe */
+	double block_gpu_ns;	/* one block from the GPU's memory */
+	double block_cpu_ns;	/* one block by cpu.gbps */
+	double block_dimm_ns;	/* one block inside a DIMM */
+	double block_staging_ns;
+	double token_dimm_ns;	/* x and y of one token inside a DIMM; 0 when not charged */
+	double token_host_ns;	/* and over its channel */
+	double flops;
+	uint32_t charges;
+	bool can_hit, can_miss, can_cpu, can_ndp;
+};
+
+void ndpi_rules_init(struct ndpi_rules *rules, const struct ndp_layer *layer,
+		     const struct ndp_rate *cpu);
+
+/* Computing @tokens of a whole expert, memory aside. */
+double ndpi_compute_ns(const struct ndp_rate *rate, double flops, uint32_t tokens);
+
+/*
+ * Adds what @counts blocks (by DIMM) of expert @e in @domain occupy.  For the
+ * GPU and the CPU this is one command, for NDP one in each DIMM with a count.
+ */
+void ndpi_add_part(const struct ndpi_rules *rules, uint32_t e, enum ndp_domain domain,
+		   const uint16_t *counts, struct ndp_loads *loads);
+
+/* Can expert @e be computed there at all? */
+bool ndpi_can(const struct ndpi_rules *rules, uint32_t e, enum ndp_domain domain);
+
+/* The table of a layer: three rows for each expert that has tokens. */
+struct ndpi_table {
+	struct ndpi_rules rules;
+	uint32_t experts;
+	uint32_t nr;		/* experts with tokens */
+	uint32_t width;		/* floats in a row */
+	uint32_t dimms_at;	/* where the DIMMs begin in a row */
+	const uint16_t *alike;	/* the row of blocks that all experts have; NULL: they differ */
+	uint32_t *expert;	/* [nr]: its number in the layer */
+	uint8_t *can;		/* [nr]: bits 1 << enum ndp_domain */
+	float *longest;		/* [nr][NDP_DOMAINS]: the largest entry; HUGE_VALF: impossible */
+	float *rows;		/* [nr][NDP_DOMAINS][width] */
+};
+
+static inline float *ndpi_row(const struct ndpi_table *t, uint32_t i, uint32_t domain)
+{
+	return t->rows + ((size_t)i * NDP_DOMAINS + domain) * t->width;
+}
+
+/* Cuts pieces off the caller's memory. */
+struct ndpi_arena {
+	uint8_t *at;
+};
+
+static inline void *ndpi_take(struct ndpi_arena *arena, size_t bytes)
+{
+	void *p = arena->at;
+
+	arena->at += (bytes + 15) & ~(size_t)15;
+	return p;
+}
+
+size_t ndpi_table_bytes(uint32_t experts, uint32_t nr_dimms);
+/* @domains: bits of those allowed.  -ENODEV: an expert with tokens has none. */
+int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struct ndp_layer *layer,
+		     const struct ndp_rate *cpu, uint32_t domains);
+
+/* Whole experts: @choice [nr] is what the greedy start, then the refinement give. */
+void ndpi_greedy(const struct ndpi_table *t, uint8_t *choice);
+void ndpi_refine(const struct ndpi_table *t, uint8_t *choice);
+
+/*
+ * The row of a part of expert @i: @counts blocks by DIMM.  All zeros when there
+ * are none.
+ */
+void ndpi_part_row(const struct ndpi_table *t, uint32_t i, enum ndp_domain domain,
+		   const uint16_t *counts, float *row);
+
+/* Sum of the chosen rows; returns the largest entry. */
+float ndpi_sum_rows(const struct ndpi_table *t, const uint8_t *choice, float *sum);
+static inline float ndpi_largest_of(ndpi_vec m)
+{
+	const float a = m[0] > m[1] ? m[0] : m[1], b = m[2] > m[3] ? m[2] : m[3];
+
+	return a > b ? a : b;
+}
+
+static inline float ndpi_largest(const float *row, uint32_t width)
+{
+	ndpi_vec m = *(const ndpi_vec *)row;
+
+	for (uint32_t k = 4; k < width; k += 4)
+		m = ndpi_max(m, *(const ndpi_vec *)(row + k));
+	return ndpi_largest_of(m);
+}
+
+/* ---- the fluid relaxation ------------------------------------------------ */
+
+enum {
+	FLUID_MAX_ROWS = 3 + NDP_MAX_CHANNELS + NDP_MAX_DIMMS,
+	FLUID_WIDTH = (FLUID_MAX_ROWS + 3) / 4 * 4,
+};
+
+/* A solution: shares of the few experts that are divided, prices of the resources. */
+struct ndpi_fluid {
+	float makespan;
+	float bound;		/* no fluid solution that reads evenly is shorter */
+	uint32_t steps;
+	uint32_t nr_divided;
+	struct {
+		uint32_t i;	/* in the table */
+		float share[NDP_DOMAINS];
+	} divided[FLUID_MAX_ROWS];
+	ndpi_wide price;	/* a table row: of each resource, at least 0, sum 1 */
+};
+
+size_t ndpi_fluid_bytes(uint32_t experts);
+/*
+ * @choice [nr]: in, where to start; out, one of the domains of each expert.
+ * Stops when @gap, the relative distance from the bound, is reached.
+ */
+void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
+		      struct ndpi_fluid *f, struct ndpi_arena arena);
+
+/* ---- experts in pieces ------------------------------------------------------ */
+
+enum {
+	SPLIT_MAX = 2 * FLUID_MAX_ROWS,	/* experts in pieces */
+};
+
+/* How many of one expert's blocks each domain takes from each DIMM. */
+struct ndpi_cut {
+	uint32_t i;		/* in the table */
+	uint16_t blocks[NDP_DOMAINS][NDP_MAX_DIMMS];
+};
+
+/*
+ * Experts divided by blocks: @choice [nr] for those that stay whole, @cuts for
+ * those that do not; returns how many those are.  @bound_ns: a fluid bound.
+ */
+uint32_t ndpi_split(const struct ndpi_table *t, uint8_t *choice, struct ndpi_cut *cuts,
+		    float *makespan_ns, float *bound_ns, struct ndpi_arena arena);
+size_t ndpi_split_bytes(uint32_t experts);
+
+#endif

@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+#
+# libndp/sched: costs, policies, timeline.
+LIB_SRCS += $(addprefix libndp/sched/, \
+	bound.c cost.c fluid.c layer.c plan.c policies.c refine.c split.c table.c)

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * split.c - from shares to blocks: the fluid solution made of whole neuron blocks.
+ *
+ * The fluid solution divides few experts. Each is rounded to blocks by itself,
+ * taking in each DIMM the number that suits the loads best; then single blocks,
+ * or one block in each DIMM, change domain while that helps. Experts that were
+ * whole may be opened for that when the plan is still far from the bound; every
+ * further piece costs a command, which the loads contain.
+ *
+ * What helps is judged by the sum of the 512th powers of the loads: near the
+ * largest load, but it also rewards taking from one of several that are equal.
+ */
+#include "impl.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+	POLISH_STEPS = 96,
+	OPENED = 12,		/* whole experts that may be cut for the finish */
+};
+
+static const float close_enough = 1.004f;
+
+struct cutter {
+	const struct ndpi_table *t;
+	struct ndpi_cut *cuts;
+	uint32_t nr;
+	float bound;
+	float unit;
+	ndpi_wide load;
+};
+
+size_t ndpi_split_bytes(uint32_t experts)
+{
+	return ndpi_fluid_bytes(experts) + sizeof(struct ndpi_fluid) + 64;
+}
+
+static const uint16_t *held(const struct ndpi_table *t, uint32_t i)
+{
+	return t->rules.layer->blocks + (size_t)t->expert[i] * t->rules.layer->host->nr_dimms;
+}
+
+static void add(float *to, const float *row, float sign, uint32_t width)
+{
+	for (uint32_t k = 0; k < width; k += 4)
+		*(ndpi_vec *)(to + k) += *(const ndpi_vec *)(row + k) * sign;
+}
+
+/* Sum of (load / unit)^512. */
+static float strain(const struct cutter *c, const float *load)
+{
+	ndpi_vec sum = { 0 };
+
+	for (uint32_t k = 0; k < c->t->width; k += 4) {
+		ndpi_vec v = *(const ndpi_vec *)(load + k) * c->unit;
+
+		for (int n = 0; n < 9; n++)
+			v *= v;
+		sum += v;
+	}
+	return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+static void add_cut(const struct cutter *c, const struct ndpi_cut *cut, float sign, float *load)
+{
+	ndpi_wide row;
+
+	for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+		ndpi_part_row(c->t, cut->i, o, cut->blocks[o], row);
+		add(load, row, sign, c->t->width);
+	}
+}
+
+/*
+ * Shares to blocks.  @down: the domain that gets whatever the others leave when
+ * theirs are rounded down, or up, in every DIMM.
+ */
+static void round_down(const struct ndpi_table *t, struct ndpi_cut *cut, const float *share,
+		       uint32_t rest, bool up)
+{
+	const uint32_t dimms = t->rules.layer->host->nr_dimms;
+	const uint16_t *blocks = held(t, cut->i);
+
+	memset(cut->blocks, 0, sizeof(cut->blocks));
+	for (uint32_t d = 0; d < dimms; d++) {
+		uint32_t left = blocks[d];
+
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+			float exact = share[o] * blocks[d];
+			uint32_t n;
+
+			if (o == rest || share[o] <= 0)
+				continue;
+			n = up ? ceilf(exact - 1e-4f) : floorf(exact + 1e-4f);
+			if (n > left)
+				n = left;
+			cut->blocks[o][d] = n;
+			left -= n;
+		}
+		cut->blocks[rest][d] = left;
+	}
+}
+
+/* The rounding that suits the loads so far best. */
+static void cut_expert(struct cutter *c, struct ndpi_cut *cut, const float *share)
+{
+	struct ndpi_cut candidate = { .i = cut->i };
+	ndpi_wide load;
+	float best = HUGE_VALF;
+
+	for (uint32_t rest = 0; rest < NDP_DOMAINS; rest++) {
+		if (share[rest] <= 0)
+			continue;
+		for (int up = 0; up < 2; up++) {
+			float s;
+
+			round_down(c->t, &candidate, share, rest, up);
+			memcpy(load, c->load, c->t->width * sizeof(float));
+			add_cut(c, &candidate, 1, load);
+			s = strain(c, load);
+			if (s < best) {
+				best = s;
+				*cut = candidate;
+			}
+		}
+	}
+	add_cut(c, cut, 1, c->load);
+}
+
+/* ---- the finish ----------------------------------------------------------------- */
+
+/* @n blocks of each DIMM of [from, to) go from one domain to another where there are as many. */
+static bool shift(const struct ndpi_table *t, struct ndpi_cut *cut, uint32_t o, uint32_t q,
+		  uint32_t first, uint32_t last)
+{
+	bool any = false;
+
+	(void)t;
+	for (uint32_t d = first; d < last; d++) {
+		if (!cut->blocks[o][d])
+			continue;
+		cut->blocks[o][d]--;
+		cut->blocks[q][d]++;
+		any = true;
+	}
+	return any;
+}
+
+struct shift {
+	float strain;
+	uint32_t cut;
+	uint8_t from, to;
+	uint8_t first, last;	/* DIMMs */
+};
+
+static void try_shift(const struct cutter *c, uint32_t k, const float *without, uint32_t o,
+		      uint32_t q, uint32_t first, uint32_t last, struct shift *best)
+{
+	struct ndpi_cut cut = c->cuts[k];
+	ndpi_wide load;
+	float s;
+
+	if (!shift(c->t, &cut, o, q, first, last))
+		return;
+	memcpy(load, without, c->t->width * sizeof(float));
+	add_cut(c, &cut, 1, load);
+	s = strain(c, load);
+	if (s < best->strain)
+		*best = (struct shift) { s, k, o, q, first, last };
+}
+
+/* All shifts of one expert between any two domains: of a block at the fullest DIMM, of one each. */
+static void try_cut(const struct cutter *c, uint32_t k, uint32_t fullest, struct shift *best)
+{
+	const struct ndpi_table *t = c->t;
+	const uint32_t dimms = t->rules.layer->host->nr_dimms;
+	const uint16_t *blocks = held(t, c->cuts[k].i);
+	const bool everywhere = blocks[0] != t->rules.nr_blocks;
+	ndpi_wide without;
+
+	memcpy(without, c->load, t->width * sizeof(float));
+	add_cut(c, &c->cuts[k], -1, without);
+	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+		for (uint32_t q = 0; q < NDP_DOMAINS; q++) {
+			if (o == q || !(t->can[c->cuts[k].i] & 1u << q))
+				continue;
+			if (everywhere)
+				try_shift(c, k, without, o, q, 0, dimms, best);
+			if (fullest < dimms && blocks[fullest])
+				try_shift(c, k, without, o, q, fullest, fullest + 1, best);
+		}
+}
+
+static void polish(struct cutter *c)
+{
+	const struct ndpi_table *t = c->t;
+
+	for (uint32_t steps = 0; steps < POLISH_STEPS; steps++) {
+		const float largest = ndpi_largest(c->load, t->width);
+		struct shift best;
+		uint32_t r = 0;
+		bool found = false;
+
+		if (largest <= c->bound * close_enough)
+			return;
+		c->unit = 1 / largest;
+		best.strain = strain(c, c->load) * (1 - 1e-5f);
+		while (c->load[r] != largest)
+			r++;
+		for (uint32_t k = 0; k < c->nr; k++) {
+			const float before = best.strain;
+
+			try_cut(c, k, r >= t->dimms_at ? r - t->dimms_at : NDP_MAX_DIMMS, &best);
+			found = found || best.strain < before;
+		}
+		if (!found)
+			return;
+		add_cut(c, &c->cuts[best.cut], -1, c->load);
+		shift(t, &c->cuts[best.cut], best.from, best.to, best.first, best.last);
+		add_cut(c, &c->cuts[best.cut], 1, c->load);
+	}
+}
+
+static void add_shares(const struct ndpi_table *t, float *load, uint32_t i, const float *share,
+		       float sign)
+{
+	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+		if (share[o] > 0)
+			add(load, ndpi_row(t, i, o), sign * share[o], t->width);
+}
+
+uint32_t ndpi_split(const struct ndpi_table *t, uint8_t *choice, struct ndpi_cut *cuts,
+		    float *makespan_ns, float *bound_ns, struct ndpi_arena arena)
+{
+	struct ndpi_fluid *f = ndpi_take(&arena, sizeof(*f));
+	struct cutter c = { .t = t, .cuts = cuts };
+	ndpi_wide sum;
+
+	ndpi_greedy(t, choice);
+	ndpi_fluid_solve(t, choice, 1e-3f, f, arena);
+	*bound_ns = f->bound;
+	c.bound = f->bound;
+	c.unit = 1 / f->makespan;
+	ndpi_sum_rows(t, choice, sum);
+	memcpy(c.load, sum, t->width * sizeof(float));
+	for (uint32_t k = 0; k < f->nr_divided; k++) {
+		const uint32_t i = f->divided[k].i;
+
+		add(c.load, ndpi_row(t, i, choice[i]), -1, t->width);
+		add_shares(t, c.load, i, f->divided[k].share, 1);
+	}
+	for (uint32_t k = 0; k < f->nr_divided; k++) {
+		cuts[c.nr].i = f->divided[k].i;
+		add_shares(t, c.load, cuts[c.nr].i, f->divided[k].share, -1);
+		cut_expert(&c, &cuts[c.nr++], f->divided[k].share);
+	}
+	polish(&c);
+	*makespan_ns = ndpi_largest(c.load, t->width);
+	return c.nr;
+}
