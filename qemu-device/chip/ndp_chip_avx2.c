@@ -304,6 +304,73 @@ static void down_stream(const uint8_t *w, unsigned outs, const float *h,
     }
 }
 
+/*
+ * Two or three tokens: two streams as well, 16 rows of each at a time, and a
+ * line of what follows each for every pair row.
+ */
+INLINE void pair_stream(const uint8_t *wa, const uint8_t *wb, unsigned pairs,
+                        const float *x, float *oa, float *ob, size_t ld,
+                        enum ndp_chip_store how, const unsigned tokens)
+{
+    size_t bytes = (size_t)pairs * NDP_PAIR_BYTES;
+
+    for (unsigned v = 0; v < 4; v += 2) {
+        const uint8_t *ra = wa + v * 32, *rb = wb + v * 32;
+        const uint8_t *next_a = wa + bytes + v / 2 * (bytes / 2);
+        const uint8_t *next_b = wb + bytes + v / 2 * (bytes / 2);
+        const float *xp = x;
+        __m256 a[6][4], b[6][4];
+
+        begin(a, oa + v * LANES, ld, how, tokens, 2);
+        begin(b, ob + v * LANES, ld, how, tokens, 2);
+        for (unsigned p = 0; p < pairs; p++) {
+            _mm_prefetch((const char *)next_a, _MM_HINT_T1);
+            _mm_prefetch((const char *)next_b, _MM_HINT_T1);
+            multiply(a, (const __m256i *)ra, xp, false, tokens, 2);
+            multiply(b, (const __m256i *)rb, xp, false, tokens, 2);
+            multiply(a, (const __m256i *)ra, xp + tokens, true, tokens, 2);
+            multiply(b, (const __m256i *)rb, xp + tokens, true, tokens, 2);
+            ra += NDP_PAIR_BYTES;
+            rb += NDP_PAIR_BYTES;
+            next_a += 64;
+            next_b += 64;
+            xp += 2 * tokens;
+        }
+        end(a, oa + v * LANES, ld, how, tokens, 2);
+        end(b, ob + v * LANES, ld, how, tokens, 2);
+    }
+}
+
+INLINE void panel_pair_stream(const uint8_t *w, size_t panel_bytes,
+                              unsigned pairs, const float *x, float *out,
+                              enum ndp_chip_store how, const unsigned tokens)
+{
+    for (unsigned p = 0; p < pairs; p += NDP_CHUNK / 2) {
+        unsigned n = pairs - p < NDP_CHUNK / 2 ? pairs - p : NDP_CHUNK / 2;
+
+        pair_stream(w, w + panel_bytes, n, x, out, out + NDP_ACC_FLOATS,
+                    NDP_PANEL, how, tokens);
+        w += (size_t)n * NDP_PAIR_BYTES;
+        x += 2 * n * tokens;
+        how = NDP_STORE_ADD;
+    }
+}
+
+INLINE void down_pair_stream(const uint8_t *w, unsigned outs, const float *h,
+                             float *out, size_t ld, enum ndp_chip_store how,
+                             const unsigned tokens)
+{
+    unsigned half = outs / 2;
+
+    for (unsigned j = 0; j < half; j++) {
+        const uint8_t *wa = w + (size_t)j * NDP_TILE_BYTES;
+        float *o = out + j * NDP_PANEL;
+
+        pair_stream(wa, wa + (size_t)half * NDP_TILE_BYTES, NDP_PANEL / 2, h,
+                    o, o + half * NDP_PANEL, ld, how, tokens);
+    }
+}
+
 /* One instance for each size of a tile; vecs such that sums fit registers. */
 #define FOR_TILE(tokens, call)                  \
     switch (tokens) {                           \
@@ -319,8 +386,18 @@ static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
                   unsigned pairs, const void *x, unsigned tokens, float *out,
                   enum ndp_chip_store how, struct ndp_chip_share share)
 {
-    if (tokens == 1 && panels == 2) {
-        panel_stream(w, panel_bytes, pairs, x, out, how);
+    if (tokens <= 3 && panels == 2 && share.of == 1) {
+        switch (tokens) {
+        case 1:
+            panel_stream(w, panel_bytes, pairs, x, out, how);
+            break;
+        case 2:
+            panel_pair_stream(w, panel_bytes, pairs, x, out, how, 2);
+            break;
+        case 3:
+            panel_pair_stream(w, panel_bytes, pairs, x, out, how, 3);
+            break;
+        }
         return;
     }
     for (; panels; panels--, w += panel_bytes, out += NDP_ACC_FLOATS) {
@@ -336,8 +413,18 @@ static void down(const uint8_t *w, size_t block_bytes, unsigned blocks,
                  size_t ld, enum ndp_chip_store how,
                  struct ndp_chip_share share)
 {
-    if (tokens == 1 && blocks == 1 && outs > 1) {
-        down_stream(w, outs, h, out, how);
+    if (tokens <= 3 && blocks == 1 && outs > 1) {
+        switch (tokens) {
+        case 1:
+            down_stream(w, outs, h, out, how);
+            break;
+        case 2:
+            down_pair_stream(w, outs, h, out, ld, how, 2);
+            break;
+        case 3:
+            down_pair_stream(w, outs, h, out, ld, how, 3);
+            break;
+        }
         return;
     }
     for (; outs; outs--, w += NDP_TILE_BYTES, out += NDP_PANEL) {

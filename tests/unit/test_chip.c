@@ -3,6 +3,7 @@
  * test_chip.c - the chip's front: what is refused and with which status, FILL and copies, token
  * rows, aborts, and modelled times worked out by hand.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -343,6 +344,53 @@ static void the_best_path_is_usable_and_named(void **state)
 	}
 	assert_false(ndp_chip_isa_usable(NDP_CHIP_ISA_AVX512_BF16 + 1));
 	ndp_chip_engine_free(NULL);
+}
+
+/* Allocations left before one fails; -1: none fails. The linker wraps posix_memalign(). */
+static int allocations_left = -1;
+
+int __real_posix_memalign(void **p, size_t alignment, size_t bytes);
+int __wrap_posix_memalign(void **p, size_t alignment, size_t bytes);
+
+int __wrap_posix_memalign(void **p, size_t alignment, size_t bytes)
+{
+	if (!allocations_left)
+		return ENOMEM;
+	if (allocations_left > 0)
+		allocations_left--;
+	return __real_posix_memalign(p, alignment, bytes);
+}
+
+static void a_lack_of_memory_is_reported_and_overcome(void **state)
+{
+	static const unsigned tokens[] = { 1, 100 };
+	struct fixture *f = *state;
+
+	allocations_left = 0;
+	assert_null(ndp_chip_engine_new(ndp_chip_isa_best()));
+	for (int i = 0; i < 2; i++) {
+		struct ndp_chip_op op = ffn();
+		enum ndp_chip_status status = NDP_CHIP_ERR_INTERNAL;
+		int refused = 0;
+
+		op.tokens = tokens[i];
+		for (int left = 0; status != NDP_CHIP_OK; left++) {
+			struct ndp_chip_engine *e;
+
+			allocations_left = -1;
+			e = ndp_chip_engine_new(ndp_chip_isa_best());
+			allocations_left = left;
+			status = ndp_chip_exec(e, &op, &f->mem, NULL);
+			allocations_left = -1;
+			if (status != NDP_CHIP_OK) {
+				assert_int_equal(status, NDP_CHIP_ERR_INTERNAL);
+				assert_int_equal(ndp_chip_exec(e, &op, &f->mem, NULL), NDP_CHIP_OK);
+				refused++;
+			}
+			ndp_chip_engine_free(e);
+		}
+		assert_true(refused >= 2);
+	}
 }
 
 static void what_the_check_refuses_is_not_executed(void **state)
@@ -732,6 +780,8 @@ int main(void)
 		cmocka_unit_test(ranges_are_checked_to_the_byte),
 		cmocka_unit_test(copies_must_not_overlap),
 		cmocka_unit_test(the_best_path_is_usable_and_named),
+		cmocka_unit_test_setup_teardown(a_lack_of_memory_is_reported_and_overcome, set_up,
+						tear_down),
 		cmocka_unit_test_setup_teardown(what_the_check_refuses_is_not_executed, set_up,
 						tear_down),
 		cmocka_unit_test_setup_teardown(
