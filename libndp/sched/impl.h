@@ -64,6 +64,10 @@ struct ndpi_rules {
 void ndpi_rules_init(struct ndpi_rules *rules, const struct ndp_layer *layer,
 		     const struct ndp_rate *cpu);
 
+/* The same for a plan, with the CPU that its policy counts. */
+void ndpi_plan_rules(struct ndpi_rules *rules, const struct ndp_layer *layer,
+		     const struct ndp_plan *plan);
+
 /* Computing @tokens of a whole expert, memory aside. */
 double ndpi_compute_ns(const struct ndp_rate *rate, double flops, uint32_t tokens);
 

@@ -35,7 +35,7 @@ void ndp_plan_init(struct ndp_plan *plan, void *mem, uint32_t experts, uint32_t 
 	memset(plan->domain, NDP_DOMAIN_NONE, experts);
 }
 
-static void rules_of(struct ndpi_rules *rules, const struct ndp_layer *layer,
+void ndpi_plan_rules(struct ndpi_rules *rules, const struct ndp_layer *layer,
 		     const struct ndp_plan *plan)
 {
 	ndpi_rules_init(rules, layer, plan->policy == NDP_POLICY_TRIMOE_NOCPU_AMX ?
@@ -71,7 +71,7 @@ void ndp_plan_loads(const struct ndp_layer *layer, const struct ndp_plan *plan,
 	uint32_t at = 0;
 
 	memset(loads, 0, sizeof(*loads));
-	rules_of(&rules, layer, plan);
+	ndpi_plan_rules(&rules, layer, plan);
 	for (uint32_t e = 0; e < plan->experts; e++)
 		if (plan->domain[e] < NDP_DOMAINS)
 			ndpi_add_part(&rules, e, plan->domain[e],
@@ -209,7 +209,7 @@ int ndp_plan_check(const struct ndp_layer *layer, const struct ndp_plan *plan,
 	if (plan->experts != layer->shape->experts)
 		return ndpi_refuse(err, "the plan has %u experts, the layer %u", plan->experts,
 				   layer->shape->experts);
-	rules_of(&rules, layer, plan);
+	ndpi_plan_rules(&rules, layer, plan);
 	for (uint32_t e = 0; e < plan->experts; e++) {
 		const uint8_t domain = plan->domain[e];
 

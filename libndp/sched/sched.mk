@@ -2,4 +2,4 @@
 #
 # libndp/sched: costs, policies, timeline.
 LIB_SRCS += $(addprefix libndp/sched/, \
-	bound.c cost.c fluid.c layer.c plan.c policies.c refine.c split.c table.c)
+	bound.c cost.c fluid.c layer.c plan.c policies.c refine.c split.c table.c timeline.c)

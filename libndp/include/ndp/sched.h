@@ -293,11 +293,15 @@ struct ndp_timeline {
 
 size_t ndp_timeline_bytes(uint32_t experts, uint32_t nr_dimms, uint32_t nr_copies);
 /*
- * Plays a plan event by event: tasks in order on the GPU, PCIe, CPU and each
- * DIMM, host reads sharing channels and taking DIMMs from their commands, x
- * written before and y read after a command, background copies in what is
- * left.  The layer's makespan is at least the plan's, and longer by what waiting
- * for one another costs.  @spans may be NULL.
+ * Plays a plan event by event: tasks one after the other on the GPU, PCIe, CPU
+ * and each DIMM; host reads share channels and take DIMMs away from their
+ * commands; x is written before a command and y read after it; a missing expert
+ * is staged, transferred, computed; background copies get what is left, and a
+ * DIMM computes slower by what a copy takes of its memory.  What is charged is
+ * what @layer charges.  The layer's makespan is at least the plan's, and longer
+ * by what parts wait for one another.  @work: ndp_timeline_bytes() of memory.
+ * @spans may be NULL with @max_spans 0.  -EINVAL: a copy names a DIMM that the
+ * host lacks, or a link or PCIe that it lacks.
  */
 int ndp_timeline(const struct ndp_layer *layer, const struct ndp_plan *plan,
 		 const struct ndp_copy *copies, uint32_t nr_copies, void *work,

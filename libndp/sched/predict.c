@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * predict.c - the expected load of every expert from averages of several rates,
+ * combined by weights that are learned while running.
+ *
+ * Must stay below a microsecond for a layer of 256 experts, so it learns from at
+ * most LEARN_EXPERTS of a layer in one step, others the next time.  No result may
+ * depend on anything but the calls that were made.
+ *
+ * The averages are of an expert's share of the layer's selections, in units of
+ * the mean share, less one.  The weights minimise the squared error of the next
+ * share, divided by the long-run share (a count's variance grows as its mean),
+ * by recursive least squares (Haykin, "Adaptive Filter Theory") in the form of
+ * decaying normal equations, of a few steps of all layers and of many of this
+ * one.  Rates, decays and the threshold were chosen on real and synthetic routing
+ * traces; tests/bench/bench_predict.c measures what they are worth.
+ */
+#include <math.h>
+#include <ndp/predict.h>
+#include <string.h>
+
+enum {
+	LANES = 4,
+	LEARN_EXPERTS = 64,
+	AVERAGES = 5,
+	LAST = 0,	/* rate 1 */
+	BUSY = 2,	/* the average that tells busy experts from the others */
+	LONG = AVERAGES - 1,	/* the mean of all steps, or of the last LONG_STEPS */
+	LONG_STEPS = 4096,
+	PRODUCTS = AVERAGES * (AVERAGES + 1) / 2,	/* of averages with one another */
+	TERMS = PRODUCTS + AVERAGES,	/* and with what came */
+	GROUPS = 2,
+};
+
+static const float rates[AVERAGES] = { 1.0f, 0.3f, 0.1f, 0.03f, 1.0f / LONG_STEPS };
+
+static const double layer_decay = 0.99;	/* a step of what the layer itself learned */
+static const double model_decay = 0.9;	/* a step of what all layers learned */
+static const double model_weight = 3;
+static const double ridge = 1e-4;	/* of the mean diagonal, towards equal weights */
+static const float busy_share = 0.5f;	/* above the mean */
+static const float least_share = 1.15f;	/* keeps the weight of a silent expert finite */
+
+typedef float vec __attribute__((vector_size(16), may_alias));
+typedef int32_t mask __attribute__((vector_size(16), may_alias));
+
+/* Sums of products: row by row the lower triangle, then those with what came. */
+struct normal {
+	double term[GROUPS][TERMS];
+};
+
+struct layer {
+	struct normal learned;
+	float weight[GROUPS][AVERAGES];
+	uint32_t steps;
+	uint32_t next;	/* the expert to learn from next */
+};
+
+struct ndp_predictor {
+	uint32_t layers;
+	uint32_t experts;
+	uint32_t stride;	/* experts in whole vectors */
+	float decay;		/* of @model from layer to layer */
+	struct normal model;
+	struct layer layer[];	/* followed by the averages and the shares of each layer */
+};
+
+static size_t header_bytes(uint32_t layers)
+{
+	size_t bytes = sizeof(struct ndp_predictor) + layers * sizeof(struct layer);
+
+	return (bytes + 15) & ~(size_t)15;
+}
+
+static uint32_t stride_of(uint32_t experts)
+{
+	return (experts + LANES - 1) / LANES * LANES;
+}
+
+size_t ndp_predict_bytes(uint32_t layers, uint32_t experts)
+{
+	if (!layers || layers > NDP_PREDICT_MAX_LAYERS ||
+	    !experts || experts > NDP_PREDICT_MAX_EXPERTS)
+		return 0;
+	return header_bytes(layers) +
+	       (size_t)layers * stride_of(experts) * (AVERAGES + 1) * sizeof(float);
+}
+
+static float *averages(const struct ndp_predictor *p, uint32_t layer)
+{
+	char *base = (char *)(uintptr_t)p + header_bytes(p->layers);
+
+	return (float *)base + (size_t)layer * p->stride * (AVERAGES + 1);
+}
+
+static float *shares(const struct ndp_predictor *p, uint32_t layer)
+{
+	return averages(p, layer) + (size_t)AVERAGES * p->stride;
+}
+
+const float *ndp_predict_shares(const struct ndp_predictor *p, uint32_t layer)
+{
+	return shares(p, layer);
+}
+
+struct ndp_predictor *ndp_predict_init(void *mem, uint32_t layers, uint32_t experts)
+{
+	struct ndp_predictor *p = mem;
+
+	memset(mem, 0, ndp_predict_bytes(layers, experts));
+	p->layers = layers;
+	p->experts = experts;
+	p->stride = stride_of(experts);
+	p->decay = (float)pow(model_decay, 1.0 / layers);
+	for (uint32_t l = 0; l < layers; l++) {
+		float *share = shares(p, l);
+
+		for (uint32_t e = 0; e < experts; e++)
+			share[e] = 1.0f / (float)experts;
+	}
+	return p;
+}
+
+void ndp_predict_profile(struct ndp_predictor *p, uint32_t layer, const uint64_t *counts,
+			 uint32_t steps)
+{
+	float *average = averages(p, layer), *share = shares(p, layer);
+	double total = 0;
+
+	for (uint32_t e = 0; e < p->experts; e++)
+		total += (double)counts[e];
+	if (total <= 0 || !steps)
+		return;
+	for (uint32_t e = 0; e < p->experts; e++) {
+		share[e] = (float)((double)counts[e] / total);
+		for (uint32_t a = 0; a < AVERAGES; a++)
+			average[a * p->stride + e] = share[e] * (float)p->experts - 1;
+	}
+	p->layer[layer].steps = steps;
+}
+
+/* Adds the products of @count experts (whole vectors) to @sum. */
+static void learn(struct normal *sum, const float *average, uint32_t stride, const float *came,
+		  uint32_t count)
+{
+	vec all[TERMS] = { { 0 } }, busy[TERMS] = { { 0 } };
+
+	for (uint32_t e = 0; e < count; e += LANES) {
+		const vec y = *(const vec *)(came + e);
+		vec x[AVERAGES], weight, product;
+		mask is_busy;
+		uint32_t term = 0;
+
+		for (uint32_t a = 0; a < AVERAGES; a++)
+			x[a] = *(const vec *)(average + a * stride + e);
+		is_busy = x[BUSY] > busy_share;
+		weight = 1.0f / (x[LONG] + least_share);
+		for (uint32_t a = 0; a < AVERAGES; a++) {
+			const vec scaled = x[a] * weight;
+
+			for (uint32_t b = 0; b <= a; b++, term++) {
+				product = scaled * x[b];
+				all[term] += product;
+				busy[term] += (vec)((mask)product & is_busy);
+			}
+			product = scaled * y;
+			all[PRODUCTS + a] += product;
+			busy[PRODUCTS + a] += (vec)((mask)product & is_busy);
+		}
+	}
+	for (uint32_t t = 0; t < TERMS; t++) {
+		const vec other = all[t] - busy[t];
+
+		sum->term[0][t] = (other[0] + other[1]) + (other[2] + other[3]);
+		sum->term[1][t] = (busy[t][0] + busy[t][1]) + (busy[t][2] + busy[t][3]);
+	}
+}
+
+/* Weights of one group: a ridge regression, solved by L D L^T. */
+static void solve(const double layer[TERMS], const double model[TERMS], float weight[AVERAGES])
+{
+	double l[AVERAGES][AVERAGES], d[AVERAGES], y[AVERAGES], inverse[AVERAGES];
+	double trace = 0, extra;
+	uint32_t term = 0;
+
+	for (uint32_t a = 0; a < AVERAGES; a++) {
+		for (uint32_t b = 0; b <= a; b++, term++)
+			l[a][b] = layer[term] + model_weight * model[term];
+		y[a] = layer[PRODUCTS + a] + model_weight * model[PRODUCTS + a];
+		trace += l[a][a];
+	}
+	extra = ridge * trace / AVERAGES + 1e-12;
+	for (uint32_t a = 0; a < AVERAGES; a++) {
+		y[a] += extra / AVERAGES;
+		d[a] = l[a][a] + extra;
+		for (uint32_t b = 0; b < a; b++) {
+			double scaled = l[a][b];
+
+			for (uint32_t c = 0; c < b; c++)
+				scaled -= l[a][c] * l[b][c] * d[c];
+			l[a][b] = scaled * inverse[b];
+			d[a] -= l[a][b] * scaled;
+			y[a] -= l[a][b] * y[b];
+		}
+		if (d[a] < extra * 1e-3)
+			d[a] = extra * 1e-3;
+		inverse[a] = 1 / d[a];
+	}
+	for (uint32_t a = AVERAGES; a-- > 0;) {
+		y[a] *= inverse[a];
+		for (uint32_t b = a + 1; b < AVERAGES; b++)
+			y[a] -= l[b][a] * y[b];
+		weight[a] = (float)y[a];
+	}
+}
+
+/* Decays what was known, adds what is new, and finds the weights that follow. */
+static void relearn(struct ndp_predictor *p, struct layer *layer, const struct normal *fresh)
+{
+	const double share = 1.0 / p->layers, decay = (double)p->decay;
+
+	for (uint32_t g = 0; g < GROUPS; g++) {
+		double *own = layer->learned.term[g], *model = p->model.term[g];
+
+		for (uint32_t t = 0; t < TERMS; t++) {
+			own[t] = own[t] * layer_decay + fresh->term[g][t];
+			model[t] = model[t] * decay + fresh->term[g][t] * share;
+		}
+		solve(own, model, layer->weight[g]);
+	}
+}
+
+/* The averages with what came, and the shares that follow from the weights. */
+static void forecast(const struct ndp_predictor *p, const struct layer *layer, float *average,
+		     const float *came, float *share)
+{
+	const float long_rate = 1.0f / (float)(layer->steps < LONG_STEPS ? layer->steps : LONG_STEPS);
+	const float mean = 1.0f / (float)p->experts;
+	const vec zero = { 0 };
+	float rate[AVERAGES];
+
+	for (uint32_t a = 0; a < AVERAGES; a++)
+		rate[a] = rates[a] > long_rate ? rates[a] : long_rate;
+	for (uint32_t e = 0; e < p->stride; e += LANES) {
+		const vec now = *(const vec *)(came + e);
+		vec quiet = zero, busy = zero, sum;
+		mask is_busy = { 0 };
+
+		for (uint32_t a = 0; a < AVERAGES; a++) {
+			vec *x = (vec *)(average + a * p->stride + e);
+
+			*x += rate[a] * (now - *x);
+			quiet += layer->weight[0][a] * *x;
+			busy += layer->weight[1][a] * *x;
+			if (a == BUSY)
+				is_busy = *x > busy_share;
+		}
+		sum = (vec)(((mask)busy & is_busy) | ((mask)quiet & ~is_busy));
+		sum = (sum + 1.0f) * mean;
+		*(vec *)(share + e) = (vec)((mask)sum & (sum > zero));
+	}
+}
+
+void ndp_predict_update(struct ndp_predictor *p, uint32_t layer, const uint32_t *tokens)
+{
+	struct layer *own = &p->layer[layer];
+	float *average = averages(p, layer);
+	float came[NDP_PREDICT_MAX_EXPERTS] __attribute__((aligned(16)));
+	struct normal fresh;
+	uint64_t total = 0;
+	uint32_t count, e;
+	float scale;
+
+	for (e = 0; e < p->experts; e++)
+		total += tokens[e];
+	if (!total)
+		return;
+	scale = (float)p->experts / (float)total;
+	for (e = 0; e < p->experts; e++)
+		came[e] = (float)tokens[e] * scale - 1.0f;
+	for (; e < p->stride; e++)
+		came[e] = 0;
+
+	/* The first step has nothing to be compared with. */
+	if (own->steps) {
+		count = p->stride - own->next;
+		if (count > LEARN_EXPERTS)
+			count = LEARN_EXPERTS;
+		learn(&fresh, average + own->next, p->stride, came + own->next, count);
+		own->next += count;
+		if (own->next == p->stride)
+			own->next = 0;
+	} else {
+		memset(&fresh, 0, sizeof(fresh));
+	}
+	if (own->steps < LONG_STEPS)
+		own->steps++;
+	relearn(p, own, &fresh);
+	forecast(p, own, average, came, shares(p, layer));
+}
+
+void ndp_ema_update(float *ema, uint32_t experts, float alpha, const uint32_t *tokens)
+{
+	for (uint32_t e = 0; e < experts; e++)
+		ema[e] += alpha * ((float)tokens[e] - ema[e]);
+}
