@@ -303,6 +303,35 @@ TEST_F_TIMEOUT(uring, more_commands_than_go_in_flight, 90)
 	kt_ring_exit(&ring);
 }
 
+/*
+ * More than a file may have under way at all: the submission that would have to wait is not told
+ * EAGAIN, io_uring tries it again where it may wait.
+ */
+TEST_F_TIMEOUT(uring, more_commands_than_a_file_may_have, 180)
+{
+	const unsigned int nr = 4096 + 300;
+	unsigned int good = 0;
+	struct kt_load load;
+	struct kt_ring ring;
+	struct kt_cqe cqe;
+
+	/* Keeps the DIMM busy while the others are submitted. */
+	ASSERT_OK(kt_load(self->fd, self->dimm, KT_LOAD_MAX_TOKENS, &load));
+	ASSERT_OK(kt_ring_init(&ring, 8192, KT_RING_FLAGS));
+	for (unsigned int i = 0; i < nr; i++)
+		ASSERT_OK(kt_ring_cmd(&ring, self->fd, MOENDP_CMD_FFN,
+				      i < 4 ? &load.cmd : &self->cmd, i));
+	ASSERT_EQ(nr, kt_ring_submit(&ring));
+	for (unsigned int i = 0; i < nr; i++) {
+		ASSERT_OK(kt_ring_wait(&ring, &cqe, WAIT_MS * kt_slow()));
+		good += !cqe.res;
+	}
+	EXPECT_EQ(nr, good);
+	EXPECT_EQ(-1, y_differs(self, Y_OFF));
+	kt_ring_exit(&ring);
+	ASSERT_OK(kt_load_free(&load));
+}
+
 /* What waits in one file does not hold up another: DIMMs are served in turn. */
 TEST_F_TIMEOUT(uring, other_files_get_their_turn, 120)
 {
