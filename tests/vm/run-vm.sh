@@ -82,9 +82,12 @@ rm -rf "$run"
 mkdir -p "$run"
 "$here/mkinitramfs.sh" -o "$run/initramfs" -s "$script" -k "$kernel_dir" "${ramfs[@]}"
 
+# An emulated CPU of a busy host may stand still for longer than the kernel's defaults allow; a real
+# lockup lasts.
+patience="watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=180"
 machine=(-nodefaults -no-user-config -no-reboot -M q35 -cpu max -m "$mem"
 	-L /usr/share/seabios -L /usr/share/qemu -kernel "$kernel_dir/vmlinuz" -initrd "$run/initramfs"
-	-append "console=ttyS0 loglevel=5 panic=-1 oops=panic ${append[*]}")
+	-append "console=ttyS0 loglevel=5 panic=-1 oops=panic $patience ${append[*]}")
 if [ -n "$icount" ]; then
 	machine+=(-smp 1 -accel "tcg,thread=single" -icount "shift=0,sleep=off")
 else
