@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * solve.h - what the best scheduler could reach for a layer, by GLPK.
+ *
+ * For tests and reports only: seconds, not microseconds.  Modelled time.
+ */
+#ifndef REFERENCE_SOLVE_H
+#define REFERENCE_SOLVE_H
+
+#include <ndp/sched.h>
+#include <stdbool.h>
+
+/*
+ * The fluid bound: experts may be divided at will, a part pays its share of a
+ * command's overhead and activations.  No plan is shorter.  -EIO: GLPK failed.
+ */
+int reference_lp(const struct ndp_layer *layer, double *bound_ns);
+
+struct reference_ilp {
+	double best_ns;		/* the shortest plan of whole experts found */
+	double bound_ns;	/* none is shorter */
+	bool proven;		/* both are the same */
+};
+
+/*
+ * Whole experts.  @known_ns: makespan of some plan of whole experts, which GLPK
+ * need not find again; HUGE_VAL: none.  Stops after @limit_ms.
+ */
+int reference_ilp(const struct ndp_layer *layer, double known_ns, int limit_ms,
+		  struct reference_ilp *out);
+
+#endif
