@@ -34,10 +34,12 @@ enum {
 };
 
 enum ndp_chip_act {
-    NDP_CHIP_SILU = 0,         /* silu(g) * u */
-    NDP_CHIP_SWIGLU_CLAMP = 1, /* g' = min(g, limit),
-                                * u' = clamp(u, -limit, limit),
-                                * g' * sigmoid(alpha * g') * (u' + 1) */
+    NDP_CHIP_SILU = 0, /* silu(g) * u */
+    /*
+     * g' = min(g, limit), u' = clamp(u, -limit, limit),
+     * g' * sigmoid(alpha * g') * (u' + 1)
+     */
+    NDP_CHIP_SWIGLU_CLAMP = 1,
 };
 
 enum ndp_chip_status {

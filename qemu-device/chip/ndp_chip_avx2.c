@@ -23,7 +23,7 @@
 
 enum { LANES = 8 };
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE inline __attribute__((always_inline))
 
 static void pack(void *dst, unsigned tokens, unsigned t, const uint16_t *src,
                  unsigned n, unsigned padded)
@@ -33,8 +33,8 @@ static void pack(void *dst, unsigned tokens, unsigned t, const uint16_t *src,
 
     if (tokens == 1) {
         for (; k + LANES <= n; k += LANES) {
-            __m256i v = _mm256_cvtepu16_epi32(
-                _mm_loadu_si128((const __m128i *)(src + k)));
+            __m128i half = _mm_loadu_si128((const __m128i *)&src[k]);
+            __m256i v = _mm256_cvtepu16_epi32(half);
 
             _mm256_storeu_si256((__m256i *)(x + k), _mm256_slli_epi32(v, 16));
         }
@@ -52,13 +52,13 @@ static void pack(void *dst, unsigned tokens, unsigned t, const uint16_t *src,
  * to its own choice GCC 12 is one register short with twelve sums; sums then go
  * through memory, at half the speed.
  */
-INLINE __m256 multiply_add(__m256 sum, __m256 a, __m256 b)
+static INLINE __m256 multiply_add(__m256 sum, __m256 a, __m256 b)
 {
     __asm__("vfmadd231ps %2, %1, %0" : "+x" (sum) : "x" (a), "x" (b));
     return sum;
 }
 
-INLINE __m256 even_weights(const __m256i *w)
+static INLINE __m256 even_weights(const __m256i *w)
 {
     __m256 r;
 
@@ -66,7 +66,7 @@ INLINE __m256 even_weights(const __m256i *w)
     return r;
 }
 
-INLINE __m256 odd_weights(const __m256i *w)
+static INLINE __m256 odd_weights(const __m256i *w)
 {
     static const uint32_t mask[LANES] __attribute__((aligned(32))) = {
         0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
@@ -80,8 +80,9 @@ INLINE __m256 odd_weights(const __m256i *w)
 }
 
 /* sum[t][v] += w[v] * x[t]: twelve sums, two weights, an input at most */
-INLINE void multiply(__m256 sum[6][4], const __m256i *w, const float *x,
-                     bool odd, const unsigned tokens, const unsigned vecs)
+static INLINE void multiply(__m256 sum[6][4], const __m256i *w, const float *x,
+                            bool odd, const unsigned tokens,
+                            const unsigned vecs)
 {
 #pragma GCC unroll 2
     for (unsigned v = 0; v < vecs; v += 2) {
@@ -111,8 +112,9 @@ struct ahead {
  * Where tiles are many, a line is named several times, which costs next to
  * nothing.
  */
-INLINE struct ahead ahead_of(const uint8_t *w, size_t bytes, unsigned pass,
-                             struct ndp_chip_share share, const unsigned vecs)
+static INLINE struct ahead ahead_of(const uint8_t *w, size_t bytes,
+                                    unsigned pass, struct ndp_chip_share share,
+                                    const unsigned vecs)
 {
     unsigned part = share.index * (4 / vecs) + pass;
     unsigned parts = share.of * (4 / vecs);
@@ -127,9 +129,9 @@ INLINE struct ahead ahead_of(const uint8_t *w, size_t bytes, unsigned pass,
  * @tokens and @vecs are constants where this is used, so that sum stays in
  * registers.
  */
-INLINE void chain(__m256 sum[6][4], const uint8_t *w, unsigned pairs,
-                  const float *x, struct ahead *ahead, const unsigned tokens,
-                  const unsigned vecs)
+static INLINE void chain(__m256 sum[6][4], const uint8_t *w, unsigned pairs,
+                         const float *x, struct ahead *ahead,
+                         const unsigned tokens, const unsigned vecs)
 {
     for (unsigned p = 0; p < pairs; p++) {
         _mm_prefetch((const char *)ahead->next, _MM_HINT_T1);
@@ -144,9 +146,9 @@ INLINE void chain(__m256 sum[6][4], const uint8_t *w, unsigned pairs,
     }
 }
 
-INLINE void begin(__m256 sum[6][4], const float *out, size_t ld,
-                  enum ndp_chip_store how, const unsigned tokens,
-                  const unsigned vecs)
+static INLINE void begin(__m256 sum[6][4], const float *out, size_t ld,
+                         enum ndp_chip_store how, const unsigned tokens,
+                         const unsigned vecs)
 {
 #pragma GCC unroll 6
     for (unsigned t = 0; t < tokens; t++) {
@@ -158,9 +160,9 @@ INLINE void begin(__m256 sum[6][4], const float *out, size_t ld,
     }
 }
 
-INLINE void end(__m256 sum[6][4], float *out, size_t ld,
-                enum ndp_chip_store how, const unsigned tokens,
-                const unsigned vecs)
+static INLINE void end(__m256 sum[6][4], float *out, size_t ld,
+                       enum ndp_chip_store how, const unsigned tokens,
+                       const unsigned vecs)
 {
 #pragma GCC unroll 6
     for (unsigned t = 0; t < tokens; t++) {
@@ -175,10 +177,10 @@ INLINE void end(__m256 sum[6][4], float *out, size_t ld,
     }
 }
 
-INLINE void panel_tile(const uint8_t *w, unsigned pairs, const float *x,
-                       float *out, enum ndp_chip_store how,
-                       struct ndp_chip_share share, const unsigned tokens,
-                       const unsigned vecs)
+static INLINE void panel_tile(const uint8_t *w, unsigned pairs, const float *x,
+                              float *out, enum ndp_chip_store how,
+                              struct ndp_chip_share share,
+                              const unsigned tokens, const unsigned vecs)
 {
     for (unsigned p = 0; p < pairs; p += NDP_CHUNK / 2) {
         unsigned n = pairs - p < NDP_CHUNK / 2 ? pairs - p : NDP_CHUNK / 2;
@@ -198,10 +200,11 @@ INLINE void panel_tile(const uint8_t *w, unsigned pairs, const float *x,
     }
 }
 
-INLINE void down_tile(const uint8_t *w, size_t block_bytes, unsigned blocks,
-                      const float *h, float *out, size_t ld,
-                      enum ndp_chip_store how, struct ndp_chip_share share,
-                      const unsigned tokens, const unsigned vecs)
+static INLINE void down_tile(const uint8_t *w, size_t block_bytes,
+                             unsigned blocks, const float *h, float *out,
+                             size_t ld, enum ndp_chip_store how,
+                             struct ndp_chip_share share, const unsigned tokens,
+                             const unsigned vecs)
 {
     for (unsigned v = 0; v < 4; v += vecs) {
         __m256 sum[6][4];
@@ -229,9 +232,9 @@ INLINE void down_tile(const uint8_t *w, size_t block_bytes, unsigned blocks,
  */
 enum { STREAM_AHEAD_BYTES = 384 };
 
-INLINE void chain_two_streams(__m256 a[6][4], __m256 b[6][4],
-                              const uint8_t *wa, const uint8_t *wb,
-                              unsigned pairs, const float *x)
+static INLINE void chain_two_streams(__m256 a[6][4], __m256 b[6][4],
+                                     const uint8_t *wa, const uint8_t *wb,
+                                     unsigned pairs, const float *x)
 {
     const __m256i odd_mask = _mm256_set1_epi32(0xffff0000);
 
@@ -304,13 +307,21 @@ static void down_stream(const uint8_t *w, unsigned outs, const float *h,
     }
 }
 
+/* Keeps the compiler from keeping inputs in registers, of which it has none. */
+static INLINE const float *load_again(const float *x)
+{
+    __asm__("" : "+r" (x));
+    return x;
+}
+
 /*
  * Two or three tokens: two streams as well, 16 rows of each at a time, and a
  * line of what follows each for every pair row.
  */
-INLINE void pair_stream(const uint8_t *wa, const uint8_t *wb, unsigned pairs,
-                        const float *x, float *oa, float *ob, size_t ld,
-                        enum ndp_chip_store how, const unsigned tokens)
+static INLINE void pair_stream(const uint8_t *wa, const uint8_t *wb,
+                               unsigned pairs, const float *x, float *oa,
+                               float *ob, size_t ld, enum ndp_chip_store how,
+                               const unsigned tokens)
 {
     size_t bytes = (size_t)pairs * NDP_PAIR_BYTES;
 
@@ -327,8 +338,10 @@ INLINE void pair_stream(const uint8_t *wa, const uint8_t *wb, unsigned pairs,
             _mm_prefetch((const char *)next_a, _MM_HINT_T1);
             _mm_prefetch((const char *)next_b, _MM_HINT_T1);
             multiply(a, (const __m256i *)ra, xp, false, tokens, 2);
+            xp = load_again(xp);
             multiply(b, (const __m256i *)rb, xp, false, tokens, 2);
             multiply(a, (const __m256i *)ra, xp + tokens, true, tokens, 2);
+            xp = load_again(xp);
             multiply(b, (const __m256i *)rb, xp + tokens, true, tokens, 2);
             ra += NDP_PAIR_BYTES;
             rb += NDP_PAIR_BYTES;
@@ -341,9 +354,10 @@ INLINE void pair_stream(const uint8_t *wa, const uint8_t *wb, unsigned pairs,
     }
 }
 
-INLINE void panel_pair_stream(const uint8_t *w, size_t panel_bytes,
-                              unsigned pairs, const float *x, float *out,
-                              enum ndp_chip_store how, const unsigned tokens)
+static INLINE void panel_pair_stream(const uint8_t *w, size_t panel_bytes,
+                                     unsigned pairs, const float *x, float *out,
+                                     enum ndp_chip_store how,
+                                     const unsigned tokens)
 {
     for (unsigned p = 0; p < pairs; p += NDP_CHUNK / 2) {
         unsigned n = pairs - p < NDP_CHUNK / 2 ? pairs - p : NDP_CHUNK / 2;
@@ -356,9 +370,10 @@ INLINE void panel_pair_stream(const uint8_t *w, size_t panel_bytes,
     }
 }
 
-INLINE void down_pair_stream(const uint8_t *w, unsigned outs, const float *h,
-                             float *out, size_t ld, enum ndp_chip_store how,
-                             const unsigned tokens)
+static INLINE void down_pair_stream(const uint8_t *w, unsigned outs,
+                                    const float *h, float *out, size_t ld,
+                                    enum ndp_chip_store how,
+                                    const unsigned tokens)
 {
     unsigned half = outs / 2;
 
@@ -371,16 +386,37 @@ INLINE void down_pair_stream(const uint8_t *w, unsigned outs, const float *h,
     }
 }
 
-/* One instance for each size of a tile; vecs such that sums fit registers. */
-#define FOR_TILE(tokens, call)                  \
-    switch (tokens) {                           \
-    case 1: call(1, 4); break;                  \
-    case 2: call(2, 4); break;                  \
-    case 3: call(3, 2); break;                  \
-    case 4: call(4, 2); break;                  \
-    case 5: call(5, 2); break;                  \
-    case 6: call(6, 2); break;                  \
-    }
+/* One instance for each size of a tile; vecs such that the sums fit. */
+#define DEFINE_TILE(tokens, vecs)                                           \
+static void panel_##tokens(const uint8_t *w, unsigned pairs,                \
+                           const float *x, float *out,                      \
+                           enum ndp_chip_store how,                         \
+                           struct ndp_chip_share share)                     \
+{                                                                           \
+    panel_tile(w, pairs, x, out, how, share, tokens, vecs);                 \
+}                                                                           \
+static void down_##tokens(const uint8_t *w, size_t block_bytes,             \
+                          unsigned blocks, const float *h, float *out,      \
+                          size_t ld, enum ndp_chip_store how,               \
+                          struct ndp_chip_share share)                      \
+{                                                                           \
+    down_tile(w, block_bytes, blocks, h, out, ld, how, share, tokens, vecs); \
+}
+
+DEFINE_TILE(1, 4)
+DEFINE_TILE(2, 4)
+DEFINE_TILE(3, 2)
+DEFINE_TILE(4, 2)
+DEFINE_TILE(5, 2)
+DEFINE_TILE(6, 2)
+
+static typeof(panel_1) *const panel_of[] = {
+    NULL, panel_1, panel_2, panel_3, panel_4, panel_5, panel_6,
+};
+
+static typeof(down_1) *const down_of[] = {
+    NULL, down_1, down_2, down_3, down_4, down_5, down_6,
+};
 
 static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
                   unsigned pairs, const void *x, unsigned tokens, float *out,
@@ -401,10 +437,7 @@ static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
         return;
     }
     for (; panels; panels--, w += panel_bytes, out += NDP_ACC_FLOATS) {
-#define PANEL(n, vecs) \
-    panel_tile(w, pairs, x, out, how, share, n, vecs)
-        FOR_TILE(tokens, PANEL)
-#undef PANEL
+        panel_of[tokens](w, pairs, x, out, how, share);
     }
 }
 
@@ -428,10 +461,7 @@ static void down(const uint8_t *w, size_t block_bytes, unsigned blocks,
         return;
     }
     for (; outs; outs--, w += NDP_TILE_BYTES, out += NDP_PANEL) {
-#define DOWN(n, vecs) \
-    down_tile(w, block_bytes, blocks, h, out, ld, how, share, n, vecs)
-        FOR_TILE(tokens, DOWN)
-#undef DOWN
+        down_of[tokens](w, block_bytes, blocks, h, out, ld, how, share);
     }
 }
 
@@ -442,7 +472,7 @@ static void down(const uint8_t *w, size_t block_bytes, unsigned blocks,
  * Within 2 ulp where the result is normal.  2^n is applied in two steps, so
  * that denormal results come out.
  */
-INLINE __m256 exp_nonpositive(__m256 x)
+static INLINE __m256 exp_nonpositive(__m256 x)
 {
     static const float inverse_factorial[] = {
         1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2, 1.0f, 1.0f,
@@ -473,7 +503,7 @@ INLINE __m256 exp_nonpositive(__m256 x)
 }
 
 /* 1 / (1 + exp(-z)) */
-INLINE __m256 sigmoid(__m256 z)
+static INLINE __m256 sigmoid(__m256 z)
 {
     const __m256 one = _mm256_set1_ps(1.0f);
     const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -483,7 +513,7 @@ INLINE __m256 sigmoid(__m256 z)
 }
 
 /* FP32 to BF16, to nearest even, in the low halves; a NaN becomes quiet */
-INLINE __m256i bf16_rne(__m256 f)
+static INLINE __m256i bf16_rne(__m256 f)
 {
     __m256i u = _mm256_castps_si256(f);
     __m256i lsb = _mm256_and_si256(_mm256_srli_epi32(u, 16),
@@ -499,8 +529,8 @@ INLINE __m256i bf16_rne(__m256 f)
                                   _mm256_cmp_ps(f, f, _CMP_UNORD_Q)));
 }
 
-INLINE __m256i act8(const float *g, const float *u, enum ndp_chip_act act,
-                    __m256 alpha, __m256 limit)
+static INLINE __m256i act8(const float *g, const float *u,
+                           enum ndp_chip_act act, __m256 alpha, __m256 limit)
 {
     __m256 gate = _mm256_loadu_ps(g), up = _mm256_loadu_ps(u), z = gate;
 

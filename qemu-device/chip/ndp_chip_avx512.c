@@ -35,7 +35,7 @@
 
 enum { LANES = 16, MAX_TILE = 12 };
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE inline __attribute__((always_inline))
 
 /* Element k of token t is half k & 1 of pair [k / 2][t]. */
 static void pack(void *dst, unsigned tokens, unsigned t, const uint16_t *src,
@@ -60,8 +60,8 @@ struct ahead {
  * While a tile passes over @bytes of weights at @w, its share of as many bytes
  * that follow is fetched.
  */
-INLINE struct ahead ahead_of(const uint8_t *w, size_t bytes,
-                             struct ndp_chip_share share)
+static INLINE struct ahead ahead_of(const uint8_t *w, size_t bytes,
+                                    struct ndp_chip_share share)
 {
     return (struct ahead) {
         w + bytes + bytes / share.of * share.index, NDP_PAIR_BYTES / share.of,
@@ -72,8 +72,9 @@ INLINE struct ahead ahead_of(const uint8_t *w, size_t bytes,
  * sum[t][v] += pair rows times pairs of x; @tokens is a constant in use.  Small
  * tiles leave fetching ahead to the CPU, which is waiting for DRAM anyway.
  */
-INLINE void chain(__m512 sum[MAX_TILE][2], const uint8_t *w, unsigned pairs,
-                  const uint32_t *x, struct ahead ahead, const unsigned tokens)
+static INLINE void chain(__m512 sum[MAX_TILE][2], const uint8_t *w,
+                         unsigned pairs, const uint32_t *x, struct ahead ahead,
+                         const unsigned tokens)
 {
     for (unsigned p = 0; p < pairs; p++) {
         __m512i first = _mm512_load_si512(w);
@@ -96,8 +97,8 @@ INLINE void chain(__m512 sum[MAX_TILE][2], const uint8_t *w, unsigned pairs,
     }
 }
 
-INLINE void begin(__m512 sum[MAX_TILE][2], const float *out, size_t ld,
-                  enum ndp_chip_store how, const unsigned tokens)
+static INLINE void begin(__m512 sum[MAX_TILE][2], const float *out, size_t ld,
+                         enum ndp_chip_store how, const unsigned tokens)
 {
 #pragma GCC unroll 12
     for (unsigned t = 0; t < tokens; t++) {
@@ -110,8 +111,8 @@ INLINE void begin(__m512 sum[MAX_TILE][2], const float *out, size_t ld,
     }
 }
 
-INLINE void end(__m512 sum[MAX_TILE][2], float *out, size_t ld,
-                enum ndp_chip_store how, const unsigned tokens)
+static INLINE void end(__m512 sum[MAX_TILE][2], float *out, size_t ld,
+                       enum ndp_chip_store how, const unsigned tokens)
 {
 #pragma GCC unroll 12
     for (unsigned t = 0; t < tokens; t++) {
@@ -126,9 +127,11 @@ INLINE void end(__m512 sum[MAX_TILE][2], float *out, size_t ld,
     }
 }
 
-INLINE void panel_tile(const uint8_t *w, unsigned pairs, const uint32_t *x,
-                       float *out, enum ndp_chip_store how,
-                       struct ndp_chip_share share, const unsigned tokens)
+static INLINE void panel_tile(const uint8_t *w, unsigned pairs,
+                              const uint32_t *x, float *out,
+                              enum ndp_chip_store how,
+                              struct ndp_chip_share share,
+                              const unsigned tokens)
 {
     for (unsigned p = 0; p < pairs; p += NDP_CHUNK / 2) {
         unsigned n = pairs - p < NDP_CHUNK / 2 ? pairs - p : NDP_CHUNK / 2;
@@ -143,10 +146,10 @@ INLINE void panel_tile(const uint8_t *w, unsigned pairs, const uint32_t *x,
     }
 }
 
-INLINE void down_tile(const uint8_t *w, size_t block_bytes, unsigned blocks,
-                      const uint32_t *h, float *out, size_t ld,
-                      enum ndp_chip_store how, struct ndp_chip_share share,
-                      const unsigned tokens)
+static INLINE void down_tile(const uint8_t *w, size_t block_bytes,
+                             unsigned blocks, const uint32_t *h, float *out,
+                             size_t ld, enum ndp_chip_store how,
+                             struct ndp_chip_share share, const unsigned tokens)
 {
     __m512 sum[MAX_TILE][2];
 
@@ -161,30 +164,51 @@ INLINE void down_tile(const uint8_t *w, size_t block_bytes, unsigned blocks,
 }
 
 /* One instance for each size of a tile. */
-#define FOR_TILE(tokens, call)                          \
-    switch (tokens) {                                   \
-    case 1: call(1); break;                             \
-    case 2: call(2); break;                             \
-    case 3: call(3); break;                             \
-    case 4: call(4); break;                             \
-    case 5: call(5); break;                             \
-    case 6: call(6); break;                             \
-    case 7: call(7); break;                             \
-    case 8: call(8); break;                             \
-    case 9: call(9); break;                             \
-    case 10: call(10); break;                           \
-    case 11: call(11); break;                           \
-    case 12: call(12); break;                           \
-    }
+#define DEFINE_TILE(tokens)                                                 \
+static void panel_##tokens(const uint8_t *w, unsigned pairs,                \
+                           const uint32_t *x, float *out,                   \
+                           enum ndp_chip_store how,                         \
+                           struct ndp_chip_share share)                     \
+{                                                                           \
+    panel_tile(w, pairs, x, out, how, share, tokens);                       \
+}                                                                           \
+static void down_##tokens(const uint8_t *w, size_t block_bytes,             \
+                          unsigned blocks, const uint32_t *h, float *out,   \
+                          size_t ld, enum ndp_chip_store how,               \
+                          struct ndp_chip_share share)                      \
+{                                                                           \
+    down_tile(w, block_bytes, blocks, h, out, ld, how, share, tokens);      \
+}
+
+DEFINE_TILE(1)
+DEFINE_TILE(2)
+DEFINE_TILE(3)
+DEFINE_TILE(4)
+DEFINE_TILE(5)
+DEFINE_TILE(6)
+DEFINE_TILE(7)
+DEFINE_TILE(8)
+DEFINE_TILE(9)
+DEFINE_TILE(10)
+DEFINE_TILE(11)
+DEFINE_TILE(12)
+
+static typeof(panel_1) *const panel_of[] = {
+    NULL, panel_1, panel_2, panel_3, panel_4, panel_5, panel_6, panel_7,
+    panel_8, panel_9, panel_10, panel_11, panel_12,
+};
+
+static typeof(down_1) *const down_of[] = {
+    NULL, down_1, down_2, down_3, down_4, down_5, down_6, down_7, down_8,
+    down_9, down_10, down_11, down_12,
+};
 
 static void panel(const uint8_t *w, size_t panel_bytes, unsigned panels,
                   unsigned pairs, const void *x, unsigned tokens, float *out,
                   enum ndp_chip_store how, struct ndp_chip_share share)
 {
     for (; panels; panels--, w += panel_bytes, out += NDP_ACC_FLOATS) {
-#define PANEL(n) panel_tile(w, pairs, x, out, how, share, n)
-        FOR_TILE(tokens, PANEL)
-#undef PANEL
+        panel_of[tokens](w, pairs, x, out, how, share);
     }
 }
 
@@ -194,10 +218,7 @@ static void down(const uint8_t *w, size_t block_bytes, unsigned blocks,
                  struct ndp_chip_share share)
 {
     for (; outs; outs--, w += NDP_TILE_BYTES, out += NDP_PANEL) {
-#define DOWN(n) \
-    down_tile(w, block_bytes, blocks, h, out, ld, how, share, n)
-        FOR_TILE(tokens, DOWN)
-#undef DOWN
+        down_of[tokens](w, block_bytes, blocks, h, out, ld, how, share);
     }
 }
 
