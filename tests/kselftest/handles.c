@@ -353,7 +353,8 @@ TEST_F(handles, dup_and_fork_share_the_context)
 	pid = fork();
 	ASSERT_LE(0, pid);
 	if (!pid)
-		_exit(kt_info(&self->io, &info) ? 1 : kt_destroy_handle(self->fd, bo.handle) ? 2 : 0);
+		_exit(kt_info(&self->io, &info) ? 1 :
+		      kt_destroy_handle(self->fd, bo.handle) ? 2 : 0);
 	ASSERT_EQ(pid, waitpid(pid, &status, 0));
 	EXPECT_EQ(0, status);
 	EXPECT_EQ(-ENOENT, kt_info(&bo, &info));

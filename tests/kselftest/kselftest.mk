@@ -4,7 +4,7 @@
 # kernel's interface without libndp in between. One program a theme; kt*.c is what they share.
 # The test harness is the kernel's own, from Debian's linux-source (see guest-kernel.sh).
 
-KT_TESTS := abi handles mmap compute uring quota sysfs confine placement migrate coherent fault unplug alloc \
+KT_TESTS := abi create handles mmap submit compute uring quota sysfs confine placement migrate coherent fault unplug alloc \
 	stale race
 KT_SRCS  := $(addprefix tests/kselftest/,kt.c kt_ref.c kt_ring.c kt_host.c)
 

@@ -65,7 +65,7 @@ int kt_plug(unsigned int dimm)
 
 int kt_pci_address(unsigned int dimm, char *address, size_t bytes)
 {
-	char link[128], target[PATH_MAX];
+	char link[128], target[PATH_MAX], *base;
 	ssize_t n;
 
 	snprintf(link, sizeof(link), "/sys/class/ndp/%sd%u/pci", strrchr(kt_node(), '/') + 1,
@@ -74,7 +74,8 @@ int kt_pci_address(unsigned int dimm, char *address, size_t bytes)
 	if (n < 0)
 		return -errno;
 	target[n] = '\0';
-	n = snprintf(address, bytes, "%s", strrchr(target, '/') ? strrchr(target, '/') + 1 : target);
+	base = strrchr(target, '/');
+	n = snprintf(address, bytes, "%s", base ? base + 1 : target);
 	return n < (ssize_t)bytes ? 0 : -EMSGSIZE;
 }
 

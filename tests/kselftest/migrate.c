@@ -130,8 +130,9 @@ TEST_F(migrate, from_everywhere_to_everywhere)
 	places[nr++] = (struct kt_place){
 		.nr = 3, .r = { { self->b, 1 }, { self->a, 5 }, { self->b, 2 } } };
 	places[nr++] = (struct kt_place){
-		.nr = BLOCKS, .r = { { self->a, 1 }, { self->b, 1 }, { self->a, 1 }, { self->b, 1 },
-				     { self->a, 1 }, { self->b, 1 }, { self->a, 1 }, { self->b, 1 } } };
+		.nr = BLOCKS,
+		.r = { { self->a, 1 }, { self->b, 1 }, { self->a, 1 }, { self->b, 1 },
+		       { self->a, 1 }, { self->b, 1 }, { self->a, 1 }, { self->b, 1 } } };
 	for (unsigned int from = 0; from < nr; from++) {
 		for (unsigned int to = 0; to < nr; to++) {
 			ASSERT_OK(kt_migrate(&self->w, &places[from]));
@@ -389,7 +390,7 @@ TEST_F_TIMEOUT(migrate, copy_that_fails_is_EIO, 60)
 
 /* ---- who asked is gone ---------------------------------------------------------------------- */
 
-/* Killed in the middle: the call ends at once, the object is whole at the one place or the other. */
+/* Killed in the middle: the call ends at once, the object is whole at one place or the other. */
 TEST_F_TIMEOUT(migrate, caller_killed, 90)
 {
 	struct kt_place home = kt_local(self->a, BLOCKS), there = kt_local(self->b, BLOCKS), now;

@@ -331,7 +331,7 @@ static int all_of_it_is_zero(int fd, unsigned int dimm)
 			const uint8_t *page = bo[nr - 1].map + i;
 
 			if (page[0] || memcmp(page, page + 1, KT_PAGE - 1)) {
-				fprintf(stderr, "# DIMM %u: memory at %#llx of piece %u is not zero\n",
+				fprintf(stderr, "# DIMM %u: %#llx of piece %u is not zero\n",
 					dimm, (unsigned long long)i, nr - 1);
 				r = -EILSEQ;
 				break;

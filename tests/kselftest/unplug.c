@@ -274,7 +274,7 @@ static void *compute_elsewhere(void *arg)
 
 static void removed_under_load(struct __test_metadata *_metadata, unplug_t *self, bool by_host)
 {
-	struct user reader = { .self = self }, waiter = { .self = self }, elsewhere = { .self = self };
+	struct user reader = { .self = self }, waiter = reader, elsewhere = reader;
 	struct moendp_cmd c = ffn(&self->on_dimm, &self->io_dimm, 1U << self->dimm);
 	struct sigaction act = { .sa_handler = on_bus_error }, old;
 	unsigned int good_before;
