@@ -14,20 +14,16 @@
 #include "compat.h"
 #include "ndp.h"
 
-static vm_fault_t ndp_bo_insert(struct ndp_bo *bo, struct vm_fault *vmf)
+/* @pos: of the fault's page in the span. */
+static vm_fault_t ndp_span_insert(const struct ndp_span *span, u64 pos,
+				  u64 bytes, struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
 	unsigned long addr = vmf->address & PAGE_MASK;
-	u64 byte = (vmf->pgoff - bo->map_page) << PAGE_SHIFT;
-	const struct ndp_span *span;
 	unsigned long low, high, at;
 	vm_fault_t ret;
-	u64 pos, bytes;
 	phys_addr_t phys;
 
-	span = ndp_map_find(bo->map, div64_u64(byte, bo->stride));
-	pos = byte - span->first * bo->stride;
-	bytes = span->nr * bo->stride;
 	phys = span->ext->dimm->dram_phys + span->ext->off + pos;
 
 	ret = vmf_insert_pfn(vma, addr, PHYS_PFN(phys));
@@ -43,6 +39,25 @@ static vm_fault_t ndp_bo_insert(struct ndp_bo *bo, struct vm_fault *vmf)
 		    VM_FAULT_NOPAGE)
 			break;
 	}
+	return ret;
+}
+
+/* While the window is switched off (reset.c) this waits. */
+static vm_fault_t ndp_bo_insert(struct ndp_bo *bo, struct vm_fault *vmf)
+{
+	u64 byte = (vmf->pgoff - bo->map_page) << PAGE_SHIFT;
+	const struct ndp_span *span;
+	vm_fault_t ret = VM_FAULT_SIGBUS;
+	struct ndp_dimm *dimm;
+
+	span = ndp_map_find(bo->map, div64_u64(byte, bo->stride));
+	dimm = span->ext->dimm;
+	if (down_read_killable(&dimm->hw_sem))
+		return VM_FAULT_SIGBUS;
+	if (!dimm->hw_gone)
+		ret = ndp_span_insert(span, byte - span->first * bo->stride,
+				      span->nr * bo->stride, vmf);
+	up_read(&dimm->hw_sem);
 	return ret;
 }
 

@@ -272,7 +272,7 @@ struct ndp_dimm {
 	bool coherent;
 	bool registered;		/* its node exists */
 	struct mutex reset_lock;
-	struct rw_semaphore hw_sem;	/* regs and dram exist while held */
+	struct rw_semaphore hw_sem;	/* regs and dram work while held */
 	bool hw_gone;			/* hw_sem */
 	void __iomem *regs;
 	void *dram;

@@ -6,6 +6,8 @@
  * only then do commands end and what they held may be reused.  A DIMM that
  * does not come back has failed: its objects are lost, as if it were gone.
  */
+#include <linux/mm.h>
+
 #include "ndp.h"
 #include "trace.h"
 
@@ -140,11 +142,18 @@ static void ndp_dimm_halt(struct ndp_dimm *dimm)
 		ndp_dimm_fail(dimm, NDP_NO_QUEUE, waiting);
 }
 
-/* The two halves of a reset by the PCI core; reset_lock is held in between. */
+/*
+ * The two halves of a reset by the PCI core; both locks are held in between.
+ * It switches the memory window off for a while: what the CPU then writes is
+ * lost and what it reads is wrong.  So nobody may touch the window, and
+ * mappings are taken away; faults wait for hw_sem.
+ */
 void ndp_dimm_reset_prepare(struct ndp_dimm *dimm)
 {
 	mutex_lock(&dimm->reset_lock);
 	ndp_dimm_halt(dimm);
+	down_write(&dimm->hw_sem);
+	unmap_mapping_range(dimm->node.domain->inode->i_mapping, 0, 0, 1);
 }
 
 void ndp_dimm_reset_done(struct ndp_dimm *dimm)
@@ -152,6 +161,7 @@ void ndp_dimm_reset_done(struct ndp_dimm *dimm)
 	struct list_head waiting[NDP_QUEUES];
 	int r;
 
+	up_write(&dimm->hw_sem);
 	ndp_lists_init(waiting);
 	r = ndp_hw_responds(dimm) ? ndp_hw_wait_ready(dimm) : -ENODEV;
 	ndp_dimm_reset_finish(dimm, r, NDP_NO_QUEUE, waiting);
