@@ -307,7 +307,7 @@ static void down_stream(const uint8_t *w, unsigned outs, const float *h,
     }
 }
 
-/* Keeps the compiler from keeping inputs in registers, of which it has none. */
+/* Inputs at @x are to be loaded anew: no register is left to keep them in. */
 static INLINE const float *load_again(const float *x)
 {
     __asm__("" : "+r" (x));

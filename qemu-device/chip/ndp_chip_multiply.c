@@ -18,6 +18,9 @@
 
 #include "ndp_chip_impl.h"
 
+/* Tiles of down, an even number, between two looks at the abort flag. */
+enum { DOWN_SLICE = 256 };
+
 /* A tile of tokens within the batch: tokens first .. first + n - 1. */
 struct tile {
     unsigned first;
@@ -86,13 +89,13 @@ static float *y_at(const struct batch *b, unsigned token)
     return (float *)b->e->y.p + (size_t)token * b->y_padded;
 }
 
-static bool load_x(struct batch *b)
+static enum ndp_chip_status load_x(struct batch *b)
 {
     const struct ndp_chip_op *op = b->op;
     const struct ndp_chip_kernels *kern = b->e->k;
 
     if (!reserve(&b->e->x, (size_t)b->k_padded * b->n * kern->elem_bytes)) {
-        return false;
+        return NDP_CHIP_ERR_INTERNAL;
     }
     for (unsigned i = 0; i < b->tiles; i++) {
         struct tile t = tile_at(b, i);
@@ -104,6 +107,9 @@ static bool load_x(struct batch *b)
             const uint16_t *src = (const uint16_t *)
                 (b->mem->base + op->x + row * op->ldx_bytes);
 
+            if (ndp_chip_aborted(b->abort)) {
+                return NDP_CHIP_ERR_ABORTED;
+            }
             for (unsigned k = 0; k < b->k_padded; k += NDP_CHUNK) {
                 unsigned left = op->h_in > k ? op->h_in - k : 0;
 
@@ -113,7 +119,7 @@ static bool load_x(struct batch *b)
             }
         }
     }
-    return true;
+    return NDP_CHIP_OK;
 }
 
 /*
@@ -125,12 +131,12 @@ static bool project(struct batch *b, const uint8_t *w, unsigned panels)
     unsigned step = b->tiles == 1 ? 16 * NDP_CHUNK : NDP_CHUNK;
 
     for (unsigned k = 0; k < b->k_padded; k += step) {
-        if (ndp_chip_aborted(b->abort)) {
-            return false;
-        }
         for (unsigned i = 0; i < b->tiles; i++) {
             struct tile t = tile_at(b, i);
 
+            if (ndp_chip_aborted(b->abort)) {
+                return false;
+            }
             b->e->k->panel(w + (size_t)k * 64, (size_t)b->k_padded * 64,
                            panels, min_u(b->k_padded - k, step) / 2,
                            x_at(b, k, t), t.n,
@@ -185,17 +191,25 @@ static void add_group(struct batch *b, bool first)
 static bool stream_group(struct batch *b, const uint8_t *w, unsigned blocks,
                          size_t block_bytes, bool first)
 {
+    unsigned outs = b->y_padded / NDP_PANEL;
     struct tile t = tile_at(b, 0);
 
     for (unsigned i = 0; i < blocks; i++, w += block_bytes) {
+        const uint8_t *down = w + (size_t)b->k_padded * 128;
+
         if (!neurons(b, w, 0)) {
             return false;
         }
-        b->e->k->down(w + (size_t)b->k_padded * 128, 0, 1,
-                      b->y_padded / NDP_PANEL, h_at(b, 0, t), t.n,
-                      b->e->group.p, b->y_padded,
-                      i ? NDP_STORE_CONTINUE : NDP_STORE_SET,
-                      (struct ndp_chip_share) { 0, 1 });
+        for (unsigned j = 0; j < outs; j += DOWN_SLICE) {
+            if (ndp_chip_aborted(b->abort)) {
+                return false;
+            }
+            b->e->k->down(down + (size_t)j * NDP_TILE_BYTES, 0, 1,
+                          min_u(outs - j, DOWN_SLICE), h_at(b, 0, t), t.n,
+                          (float *)b->e->group.p + j * NDP_PANEL, b->y_padded,
+                          i ? NDP_STORE_CONTINUE : NDP_STORE_SET,
+                          (struct ndp_chip_share) { 0, 1 });
+        }
     }
     add_group(b, first);
     return true;
@@ -212,12 +226,12 @@ static bool reuse_group(struct batch *b, const uint8_t *w, unsigned blocks,
     }
     w += (size_t)b->k_padded * 128;
     for (unsigned j = 0; j < b->y_padded / NDP_PANEL; j++) {
-        if (ndp_chip_aborted(b->abort)) {
-            return false;
-        }
         for (unsigned i = 0; i < b->tiles; i++) {
             struct tile t = tile_at(b, i);
 
+            if (ndp_chip_aborted(b->abort)) {
+                return false;
+            }
             b->e->k->down(w + (size_t)j * NDP_TILE_BYTES, block_bytes, blocks,
                           1, h_at(b, 0, t), t.n,
                           y_at(b, t.first) + j * NDP_PANEL, b->y_padded,
@@ -269,6 +283,9 @@ static enum ndp_chip_status ffn_batch(struct batch *b)
         }
     }
     for (unsigned t = 0; t < b->n; t++) {
+        if (ndp_chip_aborted(b->abort)) {
+            return NDP_CHIP_ERR_ABORTED;
+        }
         store_y(b, t, 0, y_at(b, t), op->h_out);
     }
     return NDP_CHIP_OK;
@@ -328,10 +345,11 @@ enum ndp_chip_status ndp_chip_multiply(struct ndp_chip_engine *e,
     for (; b.first < op->tokens && status == NDP_CHIP_OK; b.first += b.n) {
         b.n = min_u(op->tokens - b.first, NDP_BATCH);
         b.tiles = (b.n + e->k->tile_tokens - 1) / e->k->tile_tokens;
-        if (!load_x(&b)) {
-            return NDP_CHIP_ERR_INTERNAL;
+        status = load_x(&b);
+        if (status == NDP_CHIP_OK) {
+            status = op->opcode == NDP_CHIP_FFN ? ffn_batch(&b)
+                                                : gemv_batch(&b);
         }
-        status = op->opcode == NDP_CHIP_FFN ? ffn_batch(&b) : gemv_batch(&b);
     }
     return status;
 }

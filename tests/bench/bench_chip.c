@@ -5,7 +5,7 @@
  * Bar F.2: FFN of one token in DeepSeek-V2's shape streams distinct experts at 80 % or more of the
  * read bandwidth. Both are measured in turns over the same buffers, by the same threads, in the
  * same pages; a pair of turns gives a ratio, and the median of the ratios counts. Reading is a loop
- * of AVX2 loads over one, two or four parts of an expert side by side; the fastest is the yardstick.
+ * of AVX2 loads over one, two or four parts of an expert side by side; the fastest counts.
  * Time is the threads' CPU time: wall time without what other programs took of the processor.
  *
  * Then a table of GFLOP/s over the number of tokens, beside its limit: the smaller of

@@ -715,7 +715,7 @@ static void times_by_hand(void **state)
 	assert_int_equal(ndp_chip_op_ns(&op, &p), 30);
 }
 
-/* DeepSeek-V2's expert on the modelled DIMM: 47.19 MB at 153.6 GB/s; 256 GFLOPS from 2 tokens on. */
+/* DeepSeek-V2's expert: 47.19 MB at 153.6 GB/s; from two tokens on, 256 GFLOPS decide. */
 static void the_default_dimm_by_hand(void **state)
 {
 	struct ndp_chip_params p;

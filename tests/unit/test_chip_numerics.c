@@ -190,6 +190,9 @@ static const struct {
 	{ 96, 320, 520, 12 },	{ 101, 100, 36, 13 },	{ 64, 192, 96, 70 },
 	{ 513, 66, 544, 8 },	{ 130, 70, 608, 25 },	{ 72, 40, 33, 97 },
 	{ 66, 64, 64, 193 },
+	/* longer than what is done between two looks at the abort flag */
+	{ 4200, 64, 33, 1 },	{ 4200, 70, 32, 2 },	{ 64, 8260, 40, 1 },
+	{ 64, 8260, 33, 3 },	{ 4200, 8260, 32, 7 },
 };
 
 static void ffn_is_within_the_bound(void **state)
