@@ -31,8 +31,8 @@ static double cheapest_part(const struct ndpi_table *t, const float *price, uint
 	const struct ndp_host *host = r->layer->host;
 	const uint32_t e = t->expert[i], tokens = r->layer->tokens[e];
 	const double share = (double)blocks / r->nr_blocks;
-	const float *channel = price + ROW_CHANNELS + d % host->nr_channels;
-	const float *dimm = price + t->dimms_at + d;
+	const float *channel = price + FULL_CHANNELS + d % host->nr_channels;
+	const float *dimm = price + FULL_CHANNELS + host->nr_channels + d;
 	double cheapest = HUGE_VAL, read = 0, reading, own;
 
 	if (r->charges & NDP_CHARGE_CHANNELS)
@@ -41,16 +41,16 @@ static double cheapest_part(const struct ndpi_table *t, const float *price, uint
 		read += *dimm * blocks * r->block_read_ns;
 	reading = blocks * r->block_read_ns / channels;
 	if (t->can[i] & 1u << NDP_DOMAIN_NDP)
-		cheapest = *dimm * ndpi_row(t, i, NDP_DOMAIN_NDP)[t->dimms_at + d] +
+		cheapest = *dimm * ndpi_entry(t, i, NDP_DOMAIN_NDP, t->row_of[dimm - price]) +
 			   *channel * tokens * r->token_host_ns;
 	if (t->can[i] & 1u << NDP_DOMAIN_CPU) {
-		own = larger(ndpi_compute_ns(r->cpu, r->flops, tokens),
+		own = larger(ndpi_cpu_ns(r, tokens),
 			     r->nr_blocks * r->block_cpu_ns) * share;
 		cheapest = smaller(cheapest, read + price[ROW_CPU] *
 				   (larger(own, reading) + r->cpu->overhead_ns * share));
 	}
 	if (t->can[i] & 1u << NDP_DOMAIN_GPU) {
-		const float *row = ndpi_row(t, i, NDP_DOMAIN_GPU);
+		const float *row = ndpi_values(t, i, NDP_DOMAIN_GPU);
 		double cost = share * (price[ROW_GPU] * row[ROW_GPU] + price[ROW_CPU] * row[ROW_CPU]);
 
 		if (row[ROW_PCIE] > 0)
@@ -74,7 +74,7 @@ double ndp_fluid_bound(const struct ndp_layer *layer, void *work)
 		return 0;
 	choice = ndpi_take(&arena, t.experts);
 	f = ndpi_take(&arena, sizeof(*f));
-	ndpi_greedy(&t, choice);
+	ndpi_list_greedy(&t, choice, arena);
 	ndpi_fluid_solve(&t, choice, 0, f, arena);
 	for (uint32_t i = 0; i < t.nr; i++) {
 		const uint16_t *blocks = layer->blocks + (size_t)t.expert[i] * host->nr_dimms;

@@ -68,6 +68,30 @@ double ndp_rate_ns(const struct ndp_rate *rate, const struct ndp_shape *shape, u
 		   transfer_ns(shape->expert_bytes, rate->gbps));
 }
 
+/* A token of an expert by roofline; 0: a table says. */
+static double per_token_ns(const struct ndp_rate *rate, double flops)
+{
+	return rate->nr_points || !(rate->gflops > 0) ? 0 : flops / rate->gflops;
+}
+
+double ndpi_gpu_ns(const struct ndpi_rules *r, uint32_t tokens)
+{
+	return r->gpu_token_ns > 0 ? tokens * r->gpu_token_ns :
+		ndpi_compute_ns(&r->layer->host->gpu, r->flops, tokens);
+}
+
+double ndpi_cpu_ns(const struct ndpi_rules *r, uint32_t tokens)
+{
+	return r->cpu_token_ns > 0 ? tokens * r->cpu_token_ns :
+		ndpi_compute_ns(r->cpu, r->flops, tokens);
+}
+
+double ndpi_dimm_ns(const struct ndpi_rules *r, uint32_t tokens)
+{
+	return r->dimm_token_ns > 0 ? tokens * r->dimm_token_ns :
+		ndpi_compute_ns(&r->layer->host->dimm, r->flops, tokens);
+}
+
 void ndpi_rules_init(struct ndpi_rules *r, const struct ndp_layer *layer,
 		     const struct ndp_rate *cpu)
 {
@@ -83,6 +107,9 @@ void ndpi_rules_init(struct ndpi_rules *r, const struct ndp_layer *layer,
 	r->flops = ndp_shape_flops(shape);
 	block_bytes = (double)shape->expert_bytes / r->nr_blocks;
 	token_bytes = activations ? (double)shape->hidden * (X_BYTES + Y_BYTES) : 0;
+	r->gpu_token_ns = per_token_ns(&host->gpu, r->flops);
+	r->cpu_token_ns = per_token_ns(cpu, r->flops);
+	r->dimm_token_ns = per_token_ns(&host->dimm, r->flops);
 	r->block_read_ns = transfer_ns(block_bytes, host->channel_gbps);
 	r->block_pcie_ns = transfer_ns(block_bytes, host->pcie_gbps);
 	r->block_gpu_ns = transfer_ns(block_bytes, host->gpu.gbps);
@@ -122,40 +149,43 @@ static double add_read(const struct ndpi_rules *r, const uint16_t *counts,
 		       struct ndp_loads *loads)
 {
 	const struct ndp_host *host = r->layer->host;
-	double longest = 0;
+	const uint32_t dimms = host->nr_dimms, channels = host->nr_channels;
+	uint32_t longest = 0;
 
-	for (uint32_t c = 0; c < host->nr_channels; c++) {
+	for (uint32_t c = 0; c < channels && c < dimms; c++) {
 		uint32_t blocks = 0;
 
-		for (uint32_t d = c; d < host->nr_dimms; d += host->nr_channels)
+		for (uint32_t d = c; d < dimms; d += channels)
 			blocks += counts[d];
-		if (!blocks)
-			continue;
 		if (r->charges & NDP_CHARGE_CHANNELS)
 			loads->channel_ns[c] += blocks * r->block_read_ns;
-		longest = max(longest, blocks * r->block_read_ns);
+		if (blocks > longest)
+			longest = blocks;
 	}
 	if (r->charges & NDP_CHARGE_DIMM_READS)
-		for (uint32_t d = 0; d < host->nr_dimms; d++)
+		for (uint32_t d = 0; d < dimms; d++)
 			loads->dimm_ns[d] += counts[d] * r->block_read_ns;
-	return longest;
+	return longest * r->block_read_ns;
 }
 
 static void add_commands(const struct ndpi_rules *r, uint32_t tokens, const uint16_t *counts,
 			 struct ndp_loads *loads)
 {
 	const struct ndp_host *host = r->layer->host;
-	const double block_ns = ndpi_compute_ns(&host->dimm, r->flops, tokens) / r->nr_blocks;
+	const double block_ns = ndpi_dimm_ns(r, tokens) / r->nr_blocks;
 	const double inside_ns = tokens * r->token_dimm_ns, host_ns = tokens * r->token_host_ns;
+	const double fixed_ns = host->dimm.overhead_ns +
+				(r->charges & NDP_CHARGE_DIMM_READS ? host_ns : 0);
+	uint32_t channel = 0;
 
 	for (uint32_t d = 0; d < host->nr_dimms; d++) {
-		if (!counts[d])
-			continue;
-		loads->dimm_ns[d] += host->dimm.overhead_ns +
-			max(counts[d] * block_ns, counts[d] * r->block_dimm_ns + inside_ns);
-		if (r->charges & NDP_CHARGE_DIMM_READS)
-			loads->dimm_ns[d] += host_ns;
-		loads->channel_ns[d % host->nr_channels] += host_ns;
+		if (counts[d]) {
+			loads->dimm_ns[d] += fixed_ns +
+				max(counts[d] * block_ns, counts[d] * r->block_dimm_ns + inside_ns);
+			loads->channel_ns[channel] += host_ns;
+		}
+		if (++channel == host->nr_channels)
+			channel = 0;
 	}
 }
 
@@ -175,7 +205,7 @@ void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domai
 	switch (domain) {
 	case NDP_DOMAIN_GPU:
 		loads->gpu_ns += host->gpu.overhead_ns +
-			max(part * ndpi_compute_ns(&host->gpu, r->flops, tokens),
+			max(part * ndpi_gpu_ns(r, tokens),
 			    blocks * r->block_gpu_ns);
 		if (resident(r, e))
 			break;
@@ -184,7 +214,7 @@ void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domai
 		break;
 	case NDP_DOMAIN_CPU:
 		loads->cpu_ns += r->cpu->overhead_ns +
-			max(max(part * ndpi_compute_ns(r->cpu, r->flops, tokens),
+			max(max(part * ndpi_cpu_ns(r, tokens),
 				blocks * r->block_cpu_ns), add_read(r, counts, loads));
 		break;
 	case NDP_DOMAIN_NDP:

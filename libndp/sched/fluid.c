@@ -13,9 +13,8 @@
  * resources bound every other solution from below (Lagrange), which says when to
  * stop. Every iterate is a solution, so the work may be cut off at any step.
  *
- * Columns are of the cost table; an expert's part on the CPU or over PCIe is
- * read evenly from the DIMMs that hold it. Resources that are loaded alike by
- * every expert, as the DIMMs are when all experts lie evenly on all, are one row.
+ * Columns are of the cost table: an expert's part on the CPU or over PCIe is read
+ * evenly from the DIMMs that hold it.
  */
 #include "impl.h"
 
@@ -46,115 +45,42 @@ struct simplex {
 	const struct ndpi_table *t;
 	uint8_t *key;			/* [nr] */
 	uint8_t *first;			/* [nr]: position of a basic share + 1, 0: none */
-	float *columns;			/* [nr][NDP_DOMAINS][width] */
 	uint32_t rows, width;
 	uint32_t makespan_at;		/* position of the makespan */
-	float unit_ns;			/* makespan of the start; columns are in this unit */
-	uint8_t table_row[FLUID_MAX_ROWS];	/* where in the table a row comes from */
-	uint8_t row_of[ROW_MAX];		/* and which row stands for a resource */
-	uint8_t members[FLUID_MAX_ROWS];	/* resources that a row stands for */
-	struct basic basic[FLUID_WIDTH];
+	float unit_ns;			/* makespan of the start; the program is in this unit */
+	float per_unit;
+	struct basic basic[ROW_MAX];
 	/* By position; of the inverse, by row and then position. */
-	float value[FLUID_WIDTH] __attribute__((aligned(16)));
-	float step[FLUID_WIDTH] __attribute__((aligned(16)));
-	float price[FLUID_WIDTH] __attribute__((aligned(16)));
-	float entering[FLUID_WIDTH] __attribute__((aligned(16)));
-	float inverse[FLUID_WIDTH][FLUID_WIDTH] __attribute__((aligned(16)));
+	float value[ROW_MAX] __attribute__((aligned(16)));
+	float step[ROW_MAX] __attribute__((aligned(16)));
+	float price[ROW_MAX] __attribute__((aligned(16)));
+	float entering[ROW_MAX] __attribute__((aligned(16)));
+	float inverse[ROW_MAX][ROW_MAX] __attribute__((aligned(16)));
 };
 
 size_t ndpi_fluid_bytes(uint32_t experts)
 {
-	return (size_t)experts * (1 + NDP_DOMAINS * FLUID_WIDTH * sizeof(float)) +
-	       sizeof(struct simplex) + 64;
+	return experts + sizeof(struct simplex) + 64;
 }
 
-static const float *column(const struct simplex *s, uint32_t i, uint32_t o)
+/* Weighted by the prices, in units. */
+static float priced(const struct simplex *s, uint32_t i, uint32_t o)
 {
-	return s->columns + ((size_t)i * NDP_DOMAINS + o) * s->width;
-}
-
-static float dot(const float *a, const float *b, uint32_t width)
-{
-	ndpi_vec sum = *(const ndpi_vec *)a * *(const ndpi_vec *)b;
-
-	for (uint32_t k = 4; k < width; k += 4)
-		sum += *(const ndpi_vec *)(a + k) * *(const ndpi_vec *)(b + k);
-	return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+	return ndpi_dot(s->t, s->price, i, o) * s->per_unit;
 }
 
 /* ---- setting up -------------------------------------------------------------- */
 
-static bool same_resource(const struct ndpi_table *t, uint32_t a, uint32_t b)
-{
-	const float *last = t->rows + (size_t)t->nr * NDP_DOMAINS * t->width;
-
-	for (const float *row = t->rows; row < last; row += t->width)
-		if (row[a] != row[b])
-			return false;
-	return true;
-}
-
-/* Resource @k of the table: a row of its own, or one of those from row @from on. */
-static void add_resource(struct simplex *s, uint32_t k, uint32_t from)
-{
-	for (uint32_t r = from; s->t->alike && r < s->rows; r++) {
-		if (!same_resource(s->t, s->table_row[r], k))
-			continue;
-		s->row_of[k] = r;
-		s->members[r]++;
-		return;
-	}
-	s->row_of[k] = s->rows;
-	s->members[s->rows] = 1;
-	s->table_row[s->rows++] = k;
-}
-
-/* Equal resources are looked for only where experts have equal homes: else there are hardly any. */
-static void choose_rows(struct simplex *s)
-{
-	const struct ndp_host *host = s->t->rules.layer->host;
-	uint32_t from;
-
-	s->rows = 0;
-	for (uint32_t k = 0; k <= ROW_CPU; k++)
-		add_resource(s, k, s->rows);
-	from = s->rows;
-	for (uint32_t c = 0; c < host->nr_channels; c++)
-		add_resource(s, ROW_CHANNELS + c, from);
-	from = s->rows;
-	for (uint32_t d = 0; d < host->nr_dimms; d++)
-		add_resource(s, s->t->dimms_at + d, from);
-	s->width = ndpi_pad4(s->rows);
-}
-
-static void copy_columns(struct simplex *s)
-{
-	const struct ndpi_table *t = s->t;
-	const float scale = 1 / s->unit_ns;
-
-	for (uint32_t c = 0; c < t->nr * NDP_DOMAINS; c++) {
-		const float *from = t->rows + (size_t)c * t->width;
-		float *to = s->columns + (size_t)c * s->width;
-
-		for (uint32_t r = 0; r < s->rows; r++)
-			to[r] = from[s->table_row[r]] * scale;
-		for (uint32_t r = s->rows; r < s->width; r++)
-			to[r] = 0;
-	}
-}
-
 /* All experts whole at their keys: the makespan is basic in the fullest row, slacks elsewhere. */
 static void start(struct simplex *s)
 {
-	float load[FLUID_WIDTH] __attribute__((aligned(16))) = { 0 };
 	uint32_t fullest = 0;
+	ndpi_wide load;
 
-	for (uint32_t i = 0; i < s->t->nr; i++) {
-		const float *a = column(s, i, s->key[i]);
-
-		for (uint32_t k = 0; k < s->width; k += 4)
-			*(ndpi_vec *)(load + k) += *(const ndpi_vec *)(a + k);
-	}
+	s->unit_ns = ndpi_sum(s->t, s->key, load);
+	s->per_unit = 1 / s->unit_ns;
+	for (uint32_t r = 0; r < s->width; r++)
+		load[r] *= s->per_unit;
 	for (uint32_t r = 1; r < s->rows; r++)
 		if (load[r] > load[fullest])
 			fullest = r;
@@ -203,7 +129,7 @@ static uint32_t price_all(const struct simplex *s, struct candidate *list, float
 
 	*bound = 0;
 	for (uint32_t i = 0; i < t->nr; i++) {
-		const float at_key = dot(s->price, column(s, i, s->key[i]), s->width);
+		const float at_key = priced(s, i, s->key[i]);
 		float best = at_key;
 		uint32_t to = s->key[i];
 
@@ -212,7 +138,7 @@ static uint32_t price_all(const struct simplex *s, struct candidate *list, float
 
 			if (o == s->key[i] || !(t->can[i] & 1u << o))
 				continue;
-			cost = dot(s->price, column(s, i, o), s->width);
+			cost = priced(s, i, o);
 			if (cost < best) {
 				best = cost;
 				to = o;
@@ -237,8 +163,7 @@ static bool price_list(const struct simplex *s, struct candidate *list, uint32_t
 
 		if (c.o == s->key[c.i])
 			continue;
-		c.profit = dot(s->price, column(s, c.i, s->key[c.i]), s->width) -
-			   dot(s->price, column(s, c.i, c.o), s->width);
+		c.profit = priced(s, c.i, s->key[c.i]) - priced(s, c.i, c.o);
 		if (c.profit <= tiny)
 			continue;
 		if (c.profit > best->profit)
@@ -386,15 +311,12 @@ static void advance(struct simplex *s, uint32_t i, uint32_t o)
 	float length;
 	uint32_t k;
 
+	memset(s->entering, 0, s->width * sizeof(float));
 	if (i == NOT_EXPERT) {
-		memset(s->entering, 0, s->width * sizeof(float));
 		s->entering[o] = 1;
 	} else {
-		const float *to = column(s, i, o), *from = column(s, i, s->key[i]);
-
-		for (uint32_t r = 0; r < s->width; r += 4)
-			*(ndpi_vec *)(s->entering + r) =
-				*(const ndpi_vec *)(to + r) - *(const ndpi_vec *)(from + r);
+		ndpi_add(s->t, s->entering, i, o, s->per_unit);
+		ndpi_add(s->t, s->entering, i, s->key[i], -s->per_unit);
 	}
 	find_step(s);
 	leaving = find_leaving(s, i, &length, &k);
@@ -443,7 +365,6 @@ static void sort_divided(struct ndpi_fluid *f)
 
 static void report(const struct simplex *s, struct ndpi_fluid *f)
 {
-	const struct ndp_host *host = s->t->rules.layer->host;
 	float sum = 0;
 
 	f->nr_divided = 0;
@@ -468,16 +389,14 @@ static void report(const struct simplex *s, struct ndpi_fluid *f)
 			share[s->key[b.i]] = 0;
 	}
 	sort_divided(f);
-	memset(f->price, 0, s->t->width * sizeof(float));
+	memset(f->price, 0, sizeof(f->price));
 	for (uint32_t r = 0; r < s->rows; r++)
 		sum += s->price[r] > 0 ? s->price[r] : 0;
-	for (uint32_t k = 0; k < s->t->dimms_at + host->nr_dimms; k++) {
-		const uint32_t r = s->row_of[k];
+	for (uint32_t k = 0; k < s->t->full; k++) {
+		const uint32_t r = s->t->row_of[k];
 
-		if (k == ROW_CPU + 1 || (k >= ROW_CHANNELS + host->nr_channels && k < s->t->dimms_at))
-			continue;
 		if (s->price[r] > 0)
-			f->price[k] = s->price[r] / sum / s->members[r];
+			f->price[k] = s->price[r] / sum / s->t->members[r];
 	}
 }
 
@@ -486,19 +405,15 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 {
 	struct simplex *s = ndpi_take(&arena, sizeof(*s));
 	struct candidate list[CANDIDATES], best;
-	const uint32_t most = 4 * t->nr + 4 * FLUID_MAX_ROWS;
+	const uint32_t most = 4 * t->nr + 4 * ROW_MAX;
 	uint32_t n = 0, row;
-	ndpi_wide load;
 	float bound = 0;
 
 	s->t = t;
 	s->key = choice;
 	s->first = ndpi_take(&arena, t->nr);
-	memset(s->row_of, 0, sizeof(s->row_of));
-	s->unit_ns = ndpi_sum_rows(t, choice, load);
-	choose_rows(s);
-	s->columns = ndpi_take(&arena, (size_t)t->nr * NDP_DOMAINS * s->width * sizeof(float));
-	copy_columns(s);
+	s->rows = t->rows;
+	s->width = t->width;
 	start(s);
 	find_prices(s);
 	f->bound = 0;

@@ -2,10 +2,13 @@
 /*
  * impl.h - what the files of libndp/sched share: the cost table of a layer.
  *
- * A row of floats holds the modelled nanoseconds for which one way to compute
- * one expert occupies each resource: GPU, PCIe, CPU, then the channels, then the
- * DIMMs, each group padded to whole vectors of four.  Searching works on rows;
- * what a plan reports is recomputed from the rules in double precision.
+ * Resources in full order are GPU, PCIe, CPU, the channels, the DIMMs. A *row* is
+ * one of them, or several that every expert loads alike, as the DIMMs are when
+ * all experts lie evenly on all. The table holds the modelled nanoseconds for
+ * which one way to compute one expert occupies each row, as vectors of floats; in
+ * a *sparse* table, where every expert is in one DIMM, as five floats: GPU, PCIe,
+ * CPU, the expert's channel, its DIMM. Searching works on the table; what a plan
+ * reports is recomputed from the rules in double precision.
  */
 #ifndef NDP_SCHED_IMPL_H
 #define NDP_SCHED_IMPL_H
@@ -17,8 +20,12 @@ enum {
 	ROW_GPU,
 	ROW_PCIE,
 	ROW_CPU,
-	ROW_CHANNELS = 4,
-	ROW_MAX = ROW_CHANNELS + NDP_MAX_CHANNELS + NDP_MAX_DIMMS,
+	FULL_CHANNELS,		/* in full order */
+	FULL_MAX = FULL_CHANNELS + NDP_MAX_CHANNELS + NDP_MAX_DIMMS,
+	ROW_MAX = (FULL_MAX + 3) / 4 * 4,
+	SPARSE_CHANNEL = 3,	/* in five floats */
+	SPARSE_DIMM = 4,
+	SPARSE_STRIDE = 8,
 };
 
 typedef float ndpi_vec __attribute__((vector_size(16), may_alias));
@@ -56,6 +63,8 @@ struct ndpi_rules {
 	double block_staging_ns;
 	double token_dimm_ns;	/* x and y of one token inside a DIMM; 0 when not charged */
 	double token_host_ns;	/* and over its channel */
+	/* Computing one token, where a roofline says; 0: the rate has a table. */
+	double gpu_token_ns, cpu_token_ns, dimm_token_ns;
 	double flops;
 	uint32_t charges;
 	bool can_hit, can_miss, can_cpu, can_ndp;
@@ -71,6 +80,10 @@ void ndpi_plan_rules(struct ndpi_rules *rules, const struct ndp_layer *layer,
 /* Computing @tokens of a whole expert, memory aside. */
 double ndpi_compute_ns(const struct ndp_rate *rate, double flops, uint32_t tokens);
 
+double ndpi_gpu_ns(const struct ndpi_rules *rules, uint32_t tokens);
+double ndpi_cpu_ns(const struct ndpi_rules *rules, uint32_t tokens);
+double ndpi_dimm_ns(const struct ndpi_rules *rules, uint32_t tokens);
+
 /*
  * Adds what @counts blocks (by DIMM) of expert @e in @domain occupy.  For the
  * GPU and the CPU this is one command, for NDP one in each DIMM with a count.
@@ -81,23 +94,75 @@ void ndpi_add_part(const struct ndpi_rules *rules, uint32_t e, enum ndp_domain d
 /* Can expert @e be computed there at all? */
 bool ndpi_can(const struct ndpi_rules *rules, uint32_t e, enum ndp_domain domain);
 
-/* The table of a layer: three rows for each expert that has tokens. */
 struct ndpi_table {
 	struct ndpi_rules rules;
 	uint32_t experts;
 	uint32_t nr;		/* experts with tokens */
-	uint32_t width;		/* floats in a row */
-	uint32_t dimms_at;	/* where the DIMMs begin in a row */
-	const uint16_t *alike;	/* the row of blocks that all experts have; NULL: they differ */
+	uint32_t rows;		/* of resources */
+	uint32_t width;		/* rows padded to whole vectors */
+	uint32_t full;		/* resources in full order */
+	uint32_t full_width;
+	uint32_t stride;	/* floats that one way takes in @values */
+	bool sparse;
+	uint8_t row_of[ROW_MAX];	/* full order to row */
+	uint8_t members[ROW_MAX];	/* resources in a row */
 	uint32_t *expert;	/* [nr]: its number in the layer */
 	uint8_t *can;		/* [nr]: bits 1 << enum ndp_domain */
+	uint8_t *channel_row;	/* [nr], of a sparse table */
+	uint8_t *dimm_row;
 	float *longest;		/* [nr][NDP_DOMAINS]: the largest entry; HUGE_VALF: impossible */
-	float *rows;		/* [nr][NDP_DOMAINS][width] */
+	float *values;		/* [nr][NDP_DOMAINS][stride] */
 };
 
-static inline float *ndpi_row(const struct ndpi_table *t, uint32_t i, uint32_t domain)
+static inline const float *ndpi_values(const struct ndpi_table *t, uint32_t i, uint32_t domain)
 {
-	return t->rows + ((size_t)i * NDP_DOMAINS + domain) * t->width;
+	return t->values + ((size_t)i * NDP_DOMAINS + domain) * t->stride;
+}
+
+/* load += factor * what expert @i in @domain occupies; @load is in rows. */
+static inline void ndpi_add(const struct ndpi_table *t, float *load, uint32_t i, uint32_t domain,
+			    float factor)
+{
+	const float *v = ndpi_values(t, i, domain);
+
+	if (t->sparse) {
+		load[ROW_GPU] += factor * v[ROW_GPU];
+		load[ROW_PCIE] += factor * v[ROW_PCIE];
+		load[ROW_CPU] += factor * v[ROW_CPU];
+		load[t->channel_row[i]] += factor * v[SPARSE_CHANNEL];
+		load[t->dimm_row[i]] += factor * v[SPARSE_DIMM];
+		return;
+	}
+	for (uint32_t k = 0; k < t->width; k += 4)
+		*(ndpi_vec *)(load + k) += *(const ndpi_vec *)(v + k) * factor;
+}
+
+static inline float ndpi_entry(const struct ndpi_table *t, uint32_t i, uint32_t domain, uint32_t row)
+{
+	const float *v = ndpi_values(t, i, domain);
+
+	if (!t->sparse || row <= ROW_CPU)
+		return v[row];
+	return row == t->dimm_row[i] ? v[SPARSE_DIMM] :
+		row == t->channel_row[i] ? v[SPARSE_CHANNEL] : 0;
+}
+
+/* Sum of @weight times the entries. */
+static inline float ndpi_dot(const struct ndpi_table *t, const float *weight, uint32_t i,
+			     uint32_t domain)
+{
+	const float *v = ndpi_values(t, i, domain);
+	ndpi_vec sum;
+
+	if (t->sparse)
+		return weight[ROW_GPU] * v[ROW_GPU] + weight[ROW_PCIE] * v[ROW_PCIE] +
+		       weight[ROW_CPU] * v[ROW_CPU] +
+		       weight[t->channel_row[i]] * v[SPARSE_CHANNEL] +
+		       weight[t->dimm_row[i]] * v[SPARSE_DIMM];
+	sum = *(const ndpi_vec *)weight * *(const ndpi_vec *)v;
+	for (uint32_t k = 4; k < t->width; k += 4)
+		sum += *(const ndpi_vec *)(weight + k) * *(const ndpi_vec *)(v + k);
+	return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 /* Cuts pieces off the caller's memory. */
@@ -118,19 +183,24 @@ size_t ndpi_table_bytes(uint32_t experts, uint32_t nr_dimms);
 int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struct ndp_layer *layer,
 		     const struct ndp_rate *cpu, uint32_t domains);
 
-/* Whole experts: @choice [nr] is what the greedy start, then the refinement give. */
+/* Whole experts: @choice [nr]. Greedy: every expert where it costs least by itself. */
 void ndpi_greedy(const struct ndpi_table *t, uint8_t *choice);
+/* The costliest first, each to where the makespan so far grows least. */
+void ndpi_list_greedy(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena arena);
+size_t ndpi_list_greedy_bytes(uint32_t experts);
+/* Moves out of an overloaded CPU or PCIe before the refinement looks closer. */
+void ndpi_drain(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena arena);
 void ndpi_refine(const struct ndpi_table *t, uint8_t *choice);
 
 /*
- * The row of a part of expert @i: @counts blocks by DIMM.  All zeros when there
- * are none.
+ * Adds what a part of expert @i occupies to @load in full order: @counts blocks
+ * by DIMM; nothing when there are none.
  */
-void ndpi_part_row(const struct ndpi_table *t, uint32_t i, enum ndp_domain domain,
-		   const uint16_t *counts, float *row);
+void ndpi_add_part_row(const struct ndpi_table *t, uint32_t i, enum ndp_domain domain,
+		       const uint16_t *counts, float sign, float *load);
 
-/* Sum of the chosen rows; returns the largest entry. */
-float ndpi_sum_rows(const struct ndpi_table *t, const uint8_t *choice, float *sum);
+/* Sum of the chosen ways, by row; returns the largest. */
+float ndpi_sum(const struct ndpi_table *t, const uint8_t *choice, float *load);
 static inline float ndpi_largest_of(ndpi_vec m)
 {
 	const float a = m[0] > m[1] ? m[0] : m[1], b = m[2] > m[3] ? m[2] : m[3];
@@ -149,11 +219,6 @@ static inline float ndpi_largest(const float *row, uint32_t width)
 
 /* ---- the fluid relaxation ------------------------------------------------ */
 
-enum {
-	FLUID_MAX_ROWS = 3 + NDP_MAX_CHANNELS + NDP_MAX_DIMMS,
-	FLUID_WIDTH = (FLUID_MAX_ROWS + 3) / 4 * 4,
-};
-
 /* A solution: shares of the few experts that are divided, prices of the resources. */
 struct ndpi_fluid {
 	float makespan;
@@ -163,8 +228,8 @@ struct ndpi_fluid {
 	struct {
 		uint32_t i;	/* in the table */
 		float share[NDP_DOMAINS];
-	} divided[FLUID_MAX_ROWS];
-	ndpi_wide price;	/* a table row: of each resource, at least 0, sum 1 */
+	} divided[ROW_MAX];
+	ndpi_wide price;	/* in full order, at least 0, sum 1 */
 };
 
 size_t ndpi_fluid_bytes(uint32_t experts);
@@ -178,7 +243,7 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 /* ---- experts in pieces ------------------------------------------------------ */
 
 enum {
-	SPLIT_MAX = 2 * FLUID_MAX_ROWS,	/* experts in pieces */
+	SPLIT_MAX = 2 * ROW_MAX,	/* experts in pieces */
 };
 
 /* How many of one expert's blocks each domain takes from each DIMM. */

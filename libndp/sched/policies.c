@@ -60,26 +60,28 @@ static float whole_in(const struct ndpi_table *t, uint8_t *choice, uint32_t doma
 			return HUGE_VALF;
 		choice[i] = domain;
 	}
-	return ndpi_sum_rows(t, choice, sum);
+	return ndpi_sum(t, choice, sum);
 }
 
 /*
  * Refinement is a local search, so that a domain alone can be better; then the
  * search starts from there.
  */
-static void best_of_whole(const struct ndpi_table *t, uint8_t *choice, uint8_t *other)
+static void best_of_whole(const struct ndpi_table *t, uint8_t *choice, uint8_t *other,
+			  struct ndpi_arena arena)
 {
 	ndpi_wide sum;
 	float best;
 
 	ndpi_greedy(t, choice);
+	ndpi_drain(t, choice, arena);
 	ndpi_refine(t, choice);
-	best = ndpi_sum_rows(t, choice, sum);
+	best = ndpi_sum(t, choice, sum);
 	for (uint32_t domain = 0; domain < NDP_DOMAINS; domain++) {
 		if (whole_in(t, other, domain) >= best)
 			continue;
 		ndpi_refine(t, other);
-		best = ndpi_sum_rows(t, other, sum);
+		best = ndpi_sum(t, other, sum);
 		memcpy(choice, other, t->nr);
 	}
 }
@@ -168,7 +170,7 @@ int ndp_schedule(const struct ndp_layer *layer, enum ndp_policy policy, void *wo
 		float makespan, bound;
 		nr_cuts = ndpi_split(&table, choice, cuts, &makespan, &bound, arena);
 	} else if (policies[policy].refine)
-		best_of_whole(&table, choice, other);
+		best_of_whole(&table, choice, other, arena);
 	else
 		ndpi_greedy(&table, choice);
 	write_plan(&table, choice, cuts, nr_cuts, plan);

@@ -17,10 +17,11 @@
  */
 #include <math.h>
 #include <ndp/predict.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum {
-	LANES = 4,
+	LANES = 8,
 	LEARN_EXPERTS = 64,
 	AVERAGES = 5,
 	LAST = 0,	/* rate 1 */
@@ -29,24 +30,32 @@ enum {
 	LONG_STEPS = 4096,
 	PRODUCTS = AVERAGES * (AVERAGES + 1) / 2,	/* of averages with one another */
 	TERMS = PRODUCTS + AVERAGES,	/* and with what came */
-	GROUPS = 2,
+	QUIET = 0,	/* groups of experts */
+	BUSIER = 1,
+	GROUPS,
 };
 
 static const float rates[AVERAGES] = { 1.0f, 0.3f, 0.1f, 0.03f, 1.0f / LONG_STEPS };
 
-static const double layer_decay = 0.99;	/* a step of what the layer itself learned */
+static const double layer_decay = 0.998;	/* a step of what the layer itself learned */
 static const double model_decay = 0.9;	/* a step of what all layers learned */
-static const double model_weight = 3;
+static const double model_weight = 10;
 static const double ridge = 1e-4;	/* of the mean diagonal, towards equal weights */
 static const float busy_share = 0.5f;	/* above the mean */
 static const float least_share = 1.15f;	/* keeps the weight of a silent expert finite */
 
-typedef float vec __attribute__((vector_size(16), may_alias));
-typedef int32_t mask __attribute__((vector_size(16), may_alias));
+typedef float vec __attribute__((vector_size(32), aligned(16), may_alias));
+typedef int32_t mask __attribute__((vector_size(32), aligned(16), may_alias));
+
+#define always_inline __attribute__((always_inline))
+
+/* A number of each group. */
+typedef double pair __attribute__((vector_size(16), may_alias));
+typedef int64_t pair_mask __attribute__((vector_size(16), may_alias));
 
 /* Sums of products: row by row the lower triangle, then those with what came. */
 struct normal {
-	double term[GROUPS][TERMS];
+	pair term[TERMS];
 };
 
 struct layer {
@@ -139,8 +148,11 @@ void ndp_predict_profile(struct ndp_predictor *p, uint32_t layer, const uint64_t
 	p->layer[layer].steps = steps;
 }
 
-/* Adds the products of @count experts (whole vectors) to @sum. */
-static void learn(struct normal *sum, const float *average, uint32_t stride, const float *came,
+#define across(v) \
+	((((v)[0] + (v)[4]) + ((v)[1] + (v)[5])) + (((v)[2] + (v)[6]) + ((v)[3] + (v)[7])))
+
+/* Sums the products of @count experts (whole vectors). */
+static inline always_inline void learn(struct normal *sum, const float *average, uint32_t stride, const float *came,
 		  uint32_t count)
 {
 	vec all[TERMS] = { { 0 } }, busy[TERMS] = { { 0 } };
@@ -171,30 +183,31 @@ static void learn(struct normal *sum, const float *average, uint32_t stride, con
 	for (uint32_t t = 0; t < TERMS; t++) {
 		const vec other = all[t] - busy[t];
 
-		sum->term[0][t] = (other[0] + other[1]) + (other[2] + other[3]);
-		sum->term[1][t] = (busy[t][0] + busy[t][1]) + (busy[t][2] + busy[t][3]);
+		sum->term[t] = (pair){ (double)across(other), (double)across(busy[t]) };
 	}
 }
 
-/* Weights of one group: a ridge regression, solved by L D L^T. */
-static void solve(const double layer[TERMS], const double model[TERMS], float weight[AVERAGES])
+/* Weights of both groups: ridge regressions, solved by L D L^T. */
+static void solve(const struct normal *layer, const struct normal *model,
+		  float weight[GROUPS][AVERAGES])
 {
-	double l[AVERAGES][AVERAGES], d[AVERAGES], y[AVERAGES], inverse[AVERAGES];
-	double trace = 0, extra;
+	pair l[AVERAGES][AVERAGES], d[AVERAGES], y[AVERAGES], inverse[AVERAGES];
+	pair trace = { 0 }, extra, least;
 	uint32_t term = 0;
 
 	for (uint32_t a = 0; a < AVERAGES; a++) {
 		for (uint32_t b = 0; b <= a; b++, term++)
-			l[a][b] = layer[term] + model_weight * model[term];
-		y[a] = layer[PRODUCTS + a] + model_weight * model[PRODUCTS + a];
+			l[a][b] = layer->term[term] + model_weight * model->term[term];
+		y[a] = layer->term[PRODUCTS + a] + model_weight * model->term[PRODUCTS + a];
 		trace += l[a][a];
 	}
-	extra = ridge * trace / AVERAGES + 1e-12;
+	extra = ridge / AVERAGES * trace + 1e-12;
+	least = 1e-3 * extra;
 	for (uint32_t a = 0; a < AVERAGES; a++) {
 		y[a] += extra / AVERAGES;
 		d[a] = l[a][a] + extra;
 		for (uint32_t b = 0; b < a; b++) {
-			double scaled = l[a][b];
+			pair scaled = l[a][b];
 
 			for (uint32_t c = 0; c < b; c++)
 				scaled -= l[a][c] * l[b][c] * d[c];
@@ -202,15 +215,16 @@ static void solve(const double layer[TERMS], const double model[TERMS], float we
 			d[a] -= l[a][b] * scaled;
 			y[a] -= l[a][b] * y[b];
 		}
-		if (d[a] < extra * 1e-3)
-			d[a] = extra * 1e-3;
+		d[a] = (pair)(((pair_mask)d[a] & (d[a] > least)) |
+			      ((pair_mask)least & (d[a] <= least)));
 		inverse[a] = 1 / d[a];
 	}
 	for (uint32_t a = AVERAGES; a-- > 0;) {
 		y[a] *= inverse[a];
 		for (uint32_t b = a + 1; b < AVERAGES; b++)
 			y[a] -= l[b][a] * y[b];
-		weight[a] = (float)y[a];
+		weight[QUIET][a] = (float)y[a][QUIET];
+		weight[BUSIER][a] = (float)y[a][BUSIER];
 	}
 }
 
@@ -219,25 +233,23 @@ static void relearn(struct ndp_predictor *p, struct layer *layer, const struct n
 {
 	const double share = 1.0 / p->layers, decay = (double)p->decay;
 
-	for (uint32_t g = 0; g < GROUPS; g++) {
-		double *own = layer->learned.term[g], *model = p->model.term[g];
+	for (uint32_t t = 0; t < TERMS; t++) {
+		pair *own = &layer->learned.term[t], *model = &p->model.term[t];
 
-		for (uint32_t t = 0; t < TERMS; t++) {
-			own[t] = own[t] * layer_decay + fresh->term[g][t];
-			model[t] = model[t] * decay + fresh->term[g][t] * share;
-		}
-		solve(own, model, layer->weight[g]);
+		*own = *own * layer_decay + fresh->term[t];
+		*model = *model * decay + fresh->term[t] * share;
 	}
+	solve(&layer->learned, &p->model, layer->weight);
 }
 
 /* The averages with what came, and the shares that follow from the weights. */
-static void forecast(const struct ndp_predictor *p, const struct layer *layer, float *average,
+static inline always_inline void forecast(const struct ndp_predictor *p, const struct layer *layer, float *average,
 		     const float *came, float *share)
 {
 	const float long_rate = 1.0f / (float)(layer->steps < LONG_STEPS ? layer->steps : LONG_STEPS);
-	const float mean = 1.0f / (float)p->experts;
 	const vec zero = { 0 };
-	float rate[AVERAGES];
+	float rate[AVERAGES], total;
+	vec sums = { 0 };
 
 	for (uint32_t a = 0; a < AVERAGES; a++)
 		rate[a] = rates[a] > long_rate ? rates[a] : long_rate;
@@ -250,36 +262,66 @@ static void forecast(const struct ndp_predictor *p, const struct layer *layer, f
 			vec *x = (vec *)(average + a * p->stride + e);
 
 			*x += rate[a] * (now - *x);
-			quiet += layer->weight[0][a] * *x;
-			busy += layer->weight[1][a] * *x;
+			quiet += layer->weight[QUIET][a] * *x;
+			busy += layer->weight[BUSIER][a] * *x;
 			if (a == BUSY)
 				is_busy = *x > busy_share;
 		}
 		sum = (vec)(((mask)busy & is_busy) | ((mask)quiet & ~is_busy));
-		sum = (sum + 1.0f) * mean;
-		*(vec *)(share + e) = (vec)((mask)sum & (sum > zero));
+		sum += 1.0f;
+		sum = (vec)((mask)sum & (sum > zero));
+		*(vec *)(share + e) = sum;
+		sums += sum;
 	}
+	/* Lanes beyond the last expert hold the mean, which is 1 here. */
+	total = across(sums) - (float)(p->stride - p->experts);
+	for (uint32_t e = 0; e < p->stride; e += LANES)
+		*(vec *)(share + e) *= 1.0f / total;
 }
 
-void ndp_predict_update(struct ndp_predictor *p, uint32_t layer, const uint32_t *tokens)
+/* @tokens as shares in units of the mean, less one; false: there are none. */
+static inline always_inline bool shares_of(const uint32_t *tokens, uint32_t experts, uint32_t stride, float *came)
+{
+	vec sums = { 0 };
+	float total, scale;
+	uint32_t e;
+
+	/* Fewer than 2^31 tokens fit in the signed type, which converts quickly. */
+	for (e = 0; e + LANES <= experts; e += LANES) {
+		mask counts;
+
+		memcpy(&counts, tokens + e, sizeof(counts));
+		*(vec *)(came + e) = __builtin_convertvector(counts, vec);
+		sums += *(const vec *)(came + e);
+	}
+	total = across(sums);
+	for (; e < experts; e++) {
+		came[e] = (float)tokens[e];
+		total += came[e];
+	}
+	for (; e < stride; e++)
+		came[e] = 0;
+	if (total <= 0)
+		return false;
+	scale = (float)experts / total;
+	for (e = 0; e < stride; e += LANES)
+		*(vec *)(came + e) = *(const vec *)(came + e) * scale - 1.0f;
+	for (e = experts; e < stride; e++)
+		came[e] = 0;
+	return true;
+}
+
+static inline always_inline void update(struct ndp_predictor *p, uint32_t layer,
+					const uint32_t *tokens)
 {
 	struct layer *own = &p->layer[layer];
 	float *average = averages(p, layer);
-	float came[NDP_PREDICT_MAX_EXPERTS] __attribute__((aligned(16)));
+	float came[NDP_PREDICT_MAX_EXPERTS] __attribute__((aligned(32)));
 	struct normal fresh;
-	uint64_t total = 0;
-	uint32_t count, e;
-	float scale;
+	uint32_t count;
 
-	for (e = 0; e < p->experts; e++)
-		total += tokens[e];
-	if (!total)
+	if (!shares_of(tokens, p->experts, p->stride, came))
 		return;
-	scale = (float)p->experts / (float)total;
-	for (e = 0; e < p->experts; e++)
-		came[e] = (float)tokens[e] * scale - 1.0f;
-	for (; e < p->stride; e++)
-		came[e] = 0;
 
 	/* The first step has nothing to be compared with. */
 	if (own->steps) {
@@ -297,6 +339,26 @@ void ndp_predict_update(struct ndp_predictor *p, uint32_t layer, const uint32_t 
 		own->steps++;
 	relearn(p, own, &fresh);
 	forecast(p, own, average, came, shares(p, layer));
+}
+
+/* Wider vectors of the same operations in the same order: the same bits. */
+#ifdef __x86_64__
+static void __attribute__((target("avx2"))) update_avx2(struct ndp_predictor *p, uint32_t layer,
+							const uint32_t *tokens)
+{
+	update(p, layer, tokens);
+}
+#endif
+
+void ndp_predict_update(struct ndp_predictor *p, uint32_t layer, const uint32_t *tokens)
+{
+#ifdef __x86_64__
+	if (__builtin_cpu_supports("avx2")) {
+		update_avx2(p, layer, tokens);
+		return;
+	}
+#endif
+	update(p, layer, tokens);
 }
 
 void ndp_ema_update(float *ema, uint32_t experts, float alpha, const uint32_t *tokens)

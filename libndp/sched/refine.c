@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * refine.c - whole experts: TriMoE's greedy start and bottleneck refinement.
+ * refine.c - whole experts: greedy starts and TriMoE's bottleneck refinement.
  *
- * Greedy: every expert goes where it costs least by itself.  Refinement (the
- * paper's second phase): take the most loaded resource and the experts that load
- * it most; move one to another domain, or, when no move helps, move one and at
- * the same time one of those that would then be in its way; do what lowers the
- * makespan most; end when nothing lowers it.
+ * Refinement (the paper's second phase): take the most loaded resource and the
+ * experts that load it most; move one to another domain, or, when no move helps,
+ * move one and at the same time one of those that would then be in its way; do
+ * what lowers the makespan most; end when nothing lowers it.
  *
- * Work is bounded: each step looks at a bounded number of experts, and there
- * are at most a few steps an expert.
+ * Work is bounded: each step looks at a bounded number of movers, and the number
+ * of steps is bounded too.
  */
 #include "impl.h"
 
@@ -17,10 +16,13 @@
 #include <string.h>
 
 enum {
-	MOVERS = 24,		/* of the bottleneck's experts, how many are tried */
+	MOVERS = 16,		/* of the bottleneck's experts, how many are tried */
 	SWAPPERS = 8,		/* of those, how many in pairs */
-	STEPS_PER_EXPERT = 4,
+	MOST_SWAPS = 24,
 };
+
+/* Steps that gain less are not worth their time. */
+static const float least_gain = 1e-4f;
 
 void ndpi_greedy(const struct ndpi_table *t, uint8_t *choice)
 {
@@ -34,6 +36,175 @@ void ndpi_greedy(const struct ndpi_table *t, uint8_t *choice)
 	}
 }
 
+/*
+ * What the rows that expert @i loads by @to would hold: the largest. Other rows
+ * can only have become lighter.
+ */
+static float raised(const struct ndpi_table *t, const float *load, const float *from,
+		    const float *to, uint32_t i)
+{
+	typedef int mask __attribute__((vector_size(16)));
+	const ndpi_vec zero = { 0 };
+	ndpi_vec m = zero;
+	float most = 0;
+
+	if (!t->sparse) {
+		for (uint32_t k = 0; k < t->width; k += 4) {
+			const ndpi_vec add = *(const ndpi_vec *)(to + k);
+			const ndpi_vec v = *(const ndpi_vec *)(load + k) -
+				*(const ndpi_vec *)(from + k) + add;
+
+			m = ndpi_max(m, (ndpi_vec)((mask)v & (add > zero)));
+		}
+		return ndpi_largest_of(m);
+	}
+	for (uint32_t k = 0; k < SPARSE_DIMM + 1; k++) {
+		const uint32_t row = k == SPARSE_DIMM ? t->dimm_row[i] :
+			k == SPARSE_CHANNEL ? t->channel_row[i] : k;
+		const float v = load[row] - from[k] + to[k];
+
+		if (to[k] > 0 && v > most)
+			most = v;
+	}
+	return most;
+}
+
+/* ---- the costliest first ------------------------------------------------------------ */
+
+size_t ndpi_list_greedy_bytes(uint32_t experts)
+{
+	return 2 * (size_t)experts * sizeof(uint64_t) + 32;
+}
+
+/* Rising; by merging, so that the time is the same for all inputs. */
+static void sort(uint64_t *keys, uint64_t *other, uint32_t n)
+{
+	uint64_t *from = keys, *to = other;
+
+	for (uint32_t run = 1; run < n; run *= 2) {
+		uint64_t *swap = from;
+
+		for (uint32_t left = 0; left < n; left += 2 * run) {
+			const uint32_t middle = left + run < n ? left + run : n;
+			const uint32_t end = left + 2 * run < n ? left + 2 * run : n;
+			uint32_t a = left, b = middle;
+
+			for (uint32_t k = left; k < end; k++)
+				to[k] = b >= end || (a < middle && from[a] <= from[b]) ?
+					from[a++] : from[b++];
+		}
+		from = to;
+		to = swap;
+	}
+	if (from != keys)
+		memcpy(keys, from, n * sizeof(*keys));
+}
+
+void ndpi_list_greedy(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena arena)
+{
+	static const float nothing[ROW_MAX] __attribute__((aligned(16)));
+	uint64_t *keys = ndpi_take(&arena, t->nr * sizeof(*keys));
+	uint64_t *other = ndpi_take(&arena, t->nr * sizeof(*other));
+	ndpi_wide load;
+
+	for (uint32_t i = 0; i < t->nr; i++) {
+		const float *cost = t->longest + (size_t)i * NDP_DOMAINS;
+		float most = 0;
+		uint32_t bits;
+
+		/* By what it costs where it costs most: small in memory-bound domains, large in DIMMs. */
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			if (cost[o] < HUGE_VALF && cost[o] > most)
+				most = cost[o];
+		memcpy(&bits, &most, sizeof(bits));
+		keys[i] = (uint64_t)(UINT32_MAX - bits) << 32 | i;
+	}
+	sort(keys, other, t->nr);
+	memset(load, 0, t->width * sizeof(float));
+	for (uint32_t k = 0; k < t->nr; k++) {
+		const uint32_t i = (uint32_t)keys[k];
+		const float *cost = t->longest + (size_t)i * NDP_DOMAINS;
+		float least = HUGE_VALF, least_cost = HUGE_VALF;
+
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+			float after;
+
+			if (!(t->can[i] & 1u << o))
+				continue;
+			after = raised(t, load, nothing, ndpi_values(t, i, o), i);
+			if (after < least || (after == least && cost[o] < least_cost)) {
+				least = after;
+				least_cost = cost[o];
+				choice[i] = o;
+			}
+		}
+		ndpi_add(t, load, i, choice[i], 1);
+	}
+}
+
+/* ---- draining ---------------------------------------------------------------------------- */
+
+/*
+ * The greedy start often leaves one of the domains outside of DIMMs with many
+ * times its share. While one of them is the bottleneck its experts move out, those
+ * first that cost least elsewhere; what is left to do needs the search below.
+ */
+void ndpi_drain(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena arena)
+{
+	uint64_t *keys = ndpi_take(&arena, t->nr * sizeof(*keys));
+	uint64_t *other = ndpi_take(&arena, t->nr * sizeof(*other));
+	uint32_t at[NDP_DOMAINS] = { 0 };
+	ndpi_wide load;
+	float makespan = ndpi_sum(t, choice, load);
+
+	for (uint32_t i = 0; i < t->nr; i++) {
+		const float *cost = t->longest + (size_t)i * NDP_DOMAINS;
+		float elsewhere = 0;
+		uint32_t bits;
+
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			if (o != choice[i] && cost[o] < HUGE_VALF)
+				elsewhere += cost[o];
+		memcpy(&bits, &elsewhere, sizeof(bits));
+		keys[i] = (uint64_t)bits << 32 | i;
+	}
+	sort(keys, other, t->nr);
+	for (;;) {
+		const uint32_t row = load[ROW_CPU] == makespan ? ROW_CPU : ROW_PCIE;
+		const uint32_t from = row == ROW_CPU ? NDP_DOMAIN_CPU : NDP_DOMAIN_GPU;
+		float least = makespan;
+		uint32_t to = NDP_DOMAINS, i;
+
+		if (load[row] != makespan)
+			break;
+		while (at[from] < t->nr && (choice[(uint32_t)keys[at[from]]] != from ||
+					    !(ndpi_values(t, (uint32_t)keys[at[from]], from)[row] > 0)))
+			at[from]++;
+		if (at[from] == t->nr)
+			break;
+		i = (uint32_t)keys[at[from]++];
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+			float after;
+
+			if (o == from || !(t->can[i] & 1u << o))
+				continue;
+			after = raised(t, load, ndpi_values(t, i, from), ndpi_values(t, i, o), i);
+			if (after < least) {
+				least = after;
+				to = o;
+			}
+		}
+		if (to == NDP_DOMAINS)
+			continue;
+		ndpi_add(t, load, i, from, -1);
+		ndpi_add(t, load, i, to, 1);
+		choice[i] = to;
+		makespan = ndpi_largest(load, t->width);
+	}
+}
+
+/* ---- refinement ------------------------------------------------------------------------ */
+
 struct search {
 	const struct ndpi_table *t;
 	uint8_t *choice;
@@ -45,41 +216,42 @@ struct search {
 	float weight[MOVERS];
 };
 
-/* One or two experts and where they go. */
+/*
+ * One or two experts and where they go. What counts is the bottleneck and the
+ * rows that are raised: another row may be as full as the bottleneck was, and is
+ * the bottleneck of the next step.
+ */
 struct step {
-	float makespan;
-	float total;		/* of all resources, to choose among equals */
+	float fullest;
+	float cost;		/* of the new ways, to choose among equals */
 	uint32_t expert[2];
 	uint8_t to[2];
 	uint32_t nr;
 };
 
-static float total_of(const float *row, uint32_t width)
+static uint32_t find(const float *load, float value)
 {
-	ndpi_vec s = *(const ndpi_vec *)row;
+	uint32_t r = 0;
 
-	for (uint32_t k = 4; k < width; k += 4)
-		s += *(const ndpi_vec *)(row + k);
-	return s[0] + s[1] + s[2] + s[3];
+	while (load[r] != value)
+		r++;
+	return r;
 }
 
-static void find_bottleneck(struct search *s)
-{
-	s->makespan = ndpi_largest(s->load, s->t->width);
-	for (s->bottleneck = 0; s->load[s->bottleneck] != s->makespan; s->bottleneck++)
-		;
-}
-
-/* The experts that load resource @r most, by falling load. */
-static void find_movers(struct search *s, uint32_t r)
+/* The experts that load the bottleneck most, by falling load. */
+static void find_movers(struct search *s)
 {
 	const struct ndpi_table *t = s->t;
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < t->nr; i++) {
-		const float w = ndpi_row(t, i, s->choice[i])[r];
+		float w;
 		uint32_t at;
 
+		if (t->sparse && s->bottleneck > ROW_CPU && t->dimm_row[i] != s->bottleneck &&
+		    t->channel_row[i] != s->bottleneck)
+			continue;
+		w = ndpi_entry(t, i, s->choice[i], s->bottleneck);
 		if (!(w > 0) || (n == MOVERS && w <= s->weight[n - 1]))
 			continue;
 		if (n < MOVERS)
@@ -94,33 +266,16 @@ static void find_movers(struct search *s, uint32_t r)
 	s->nr_movers = n;
 }
 
-/* to = base - the row of @i where it is + its row in @o; returns the largest. */
-static float moved(const struct search *s, const float *base, uint32_t i, uint32_t o, float *to)
-{
-	const struct ndpi_table *t = s->t;
-	const float *from_row = ndpi_row(t, i, s->choice[i]), *to_row = ndpi_row(t, i, o);
-	ndpi_vec m = { 0 };
-
-	for (uint32_t k = 0; k < t->width; k += 4) {
-		const ndpi_vec v = *(const ndpi_vec *)(base + k) -
-			*(const ndpi_vec *)(from_row + k) + *(const ndpi_vec *)(to_row + k);
-
-		*(ndpi_vec *)(to + k) = v;
-		m = ndpi_max(m, v);
-	}
-	return ndpi_largest_of(m);
-}
-
-static void consider(struct step *best, float makespan, float total, const uint32_t *expert,
+static void consider(struct step *best, float fullest, float cost, const uint32_t *expert,
 		     const uint8_t *to, uint32_t nr)
 {
-	const float near = best->makespan * 1e-6f;
+	const float near = best->fullest * 1e-6f;
 
-	if (makespan > best->makespan + near ||
-	    (makespan > best->makespan - near && total >= best->total))
+	if (fullest > best->fullest + near ||
+	    (fullest > best->fullest - near && cost >= best->cost))
 		return;
-	best->makespan = makespan;
-	best->total = total;
+	best->fullest = fullest;
+	best->cost = cost;
 	best->nr = nr;
 	for (uint32_t k = 0; k < nr; k++) {
 		best->expert[k] = expert[k];
@@ -128,108 +283,139 @@ static void consider(struct step *best, float makespan, float total, const uint3
 	}
 }
 
+static bool may_go(const struct search *s, uint32_t i, uint32_t o, float limit)
+{
+	return o != s->choice[i] && s->t->longest[i * NDP_DOMAINS + o] < limit;
+}
+
+static float larger(float a, float b)
+{
+	return a > b ? a : b;
+}
+
 static void try_moves(const struct search *s, struct step *best)
 {
 	const struct ndpi_table *t = s->t;
-	ndpi_wide after;
 
 	for (uint32_t m = 0; m < s->nr_movers; m++) {
 		const uint32_t i = s->movers[m];
+		const float *from = ndpi_values(t, i, s->choice[i]);
 
 		for (uint8_t o = 0; o < NDP_DOMAINS; o++) {
-			float makespan;
+			const float *to = ndpi_values(t, i, o);
+			float fullest;
 
-			if (o == s->choice[i] || !(t->can[i] & 1u << o) ||
-			    t->longest[i * NDP_DOMAINS + o] >= best->makespan)
+			if (!may_go(s, i, o, best->fullest))
 				continue;
-			makespan = moved(s, s->load, i, o, after);
-			if (makespan <= best->makespan)
-				consider(best, makespan, total_of(after, t->width), &i, &o, 1);
+			fullest = larger(raised(t, s->load, from, to, i),
+					 s->makespan - s->weight[m]);
+			consider(best, fullest, t->longest[i * NDP_DOMAINS + o], &i, &o, 1);
 		}
 	}
 }
 
-/* @i has gone to @o, which gave @after: who on its fullest resource can make room? */
+/*
+ * @i has gone to @o, which gave @after and raised row @r to @fullest: who there
+ * can make room? Rows that @i raised less than that are not looked at again.
+ */
 static void try_partners(const struct search *s, struct step *best, uint32_t i, uint8_t o,
-			 const float *after, float fullest)
+			 const float *after, uint32_t r, float fullest)
 {
 	const struct ndpi_table *t = s->t;
-	ndpi_wide last;
-	uint32_t r = 0;
-	float excess;
+	const float cost = t->longest[i * NDP_DOMAINS + o];
 
-	while (after[r] != fullest)
-		r++;
 	for (uint32_t j = 0; j < t->nr; j++) {
-		const float *row = ndpi_row(t, j, s->choice[j]);
+		const float *from = ndpi_values(t, j, s->choice[j]);
+		float left;
 
-		excess = fullest - best->makespan;
-		if (j == i || row[r] <= excess)
+		if (j == i)
+			continue;
+		if (t->sparse && r > ROW_CPU && t->dimm_row[j] != r && t->channel_row[j] != r)
+			continue;
+		left = fullest - ndpi_entry(t, j, s->choice[j], r);
+		if (left >= best->fullest)
 			continue;
 		for (uint8_t q = 0; q < NDP_DOMAINS; q++) {
 			const uint32_t pair[2] = { i, j };
 			const uint8_t to[2] = { o, q };
-			float makespan;
+			float value;
 
-			if (q == s->choice[j] || !(t->can[j] & 1u << q) ||
-			    t->longest[j * NDP_DOMAINS + q] >= best->makespan ||
-			    ndpi_row(t, j, q)[s->bottleneck] >= best->makespan - after[s->bottleneck])
+			if (!may_go(s, j, q, best->fullest))
 				continue;
-			makespan = moved(s, after, j, q, last);
-			if (makespan <= best->makespan)
-				consider(best, makespan, total_of(last, t->width), pair, to, 2);
+			value = larger(raised(t, after, from, ndpi_values(t, j, q), j), left);
+			value = larger(value, after[s->bottleneck] -
+				       ndpi_entry(t, j, s->choice[j], s->bottleneck) +
+				       ndpi_entry(t, j, q, s->bottleneck));
+			consider(best, value, cost + t->longest[j * NDP_DOMAINS + q], pair, to, 2);
 		}
 	}
+}
+
+/* The row that holds @value among those that @i loads by @o. */
+static uint32_t raised_row(const struct ndpi_table *t, const float *after, uint32_t i, uint8_t o,
+			   float value)
+{
+	uint32_t fullest = t->rows;
+
+	for (uint32_t r = 0; r < t->rows; r++)
+		if (after[r] >= value && ndpi_entry(t, i, o, r) > 0)
+			fullest = r;
+	return fullest;
 }
 
 static void try_swaps(const struct search *s, struct step *best)
 {
 	const struct ndpi_table *t = s->t;
-	ndpi_wide after;
 	const uint32_t n = s->nr_movers < SWAPPERS ? s->nr_movers : SWAPPERS;
+	ndpi_wide after, rest;
 
 	for (uint32_t m = 0; m < n; m++) {
 		const uint32_t i = s->movers[m];
 
+		memcpy(rest, s->load, sizeof(rest));
+		ndpi_add(t, rest, i, s->choice[i], -1);
 		for (uint8_t o = 0; o < NDP_DOMAINS; o++) {
+			static const float nothing[ROW_MAX] __attribute__((aligned(16)));
 			float fullest;
+			uint32_t r;
 
-			if (o == s->choice[i] || !(t->can[i] & 1u << o) ||
-			    t->longest[i * NDP_DOMAINS + o] >= best->makespan)
+			if (!may_go(s, i, o, best->fullest))
 				continue;
-			fullest = moved(s, s->load, i, o, after);
-			try_partners(s, best, i, o, after, fullest);
+			memcpy(after, rest, sizeof(after));
+			ndpi_add(t, after, i, o, 1);
+			fullest = raised(t, rest, nothing, ndpi_values(t, i, o), i);
+			r = raised_row(t, after, i, o, fullest);
+			if (r < t->rows)
+				try_partners(s, best, i, o, after, r, fullest);
 		}
-	}
-}
-
-static void apply(struct search *s, const struct step *step)
-{
-	for (uint32_t k = 0; k < step->nr; k++) {
-		moved(s, s->load, step->expert[k], step->to[k], s->load);
-		s->choice[step->expert[k]] = step->to[k];
 	}
 }
 
 void ndpi_refine(const struct ndpi_table *t, uint8_t *choice)
 {
 	struct search s = { .t = t, .choice = choice };
+	uint32_t swaps = 0;
 
 	if (!t->nr)
 		return;
-	ndpi_sum_rows(t, choice, s.load);
-	for (uint32_t steps = 0; steps < STEPS_PER_EXPERT * t->nr; steps++) {
+	ndpi_sum(t, choice, s.load);
+	for (uint32_t steps = 0; steps < 2 * t->nr; steps++) {
 		struct step best = { 0 };
 
-		find_bottleneck(&s);
-		find_movers(&s, s.bottleneck);
-		best.makespan = s.makespan * (1 - 1e-6f);
-		best.total = -1;
+		s.makespan = ndpi_largest(s.load, t->width);
+		s.bottleneck = find(s.load, s.makespan);
+		find_movers(&s);
+		best.fullest = s.makespan * (1 - least_gain);
+		best.cost = -1;
 		try_moves(&s, &best);
-		if (!best.nr)
+		if (!best.nr && swaps++ < MOST_SWAPS)
 			try_swaps(&s, &best);
 		if (!best.nr)
 			break;
-		apply(&s, &best);
+		for (uint32_t k = 0; k < best.nr; k++) {
+			ndpi_add(t, s.load, best.expert[k], choice[best.expert[k]], -1);
+			ndpi_add(t, s.load, best.expert[k], best.to[k], 1);
+			choice[best.expert[k]] = best.to[k];
+		}
 	}
 }

@@ -21,7 +21,7 @@ enum {
 	OPENED = 12,		/* whole experts that may be cut for the finish */
 };
 
-static const float close_enough = 1.004f;
+static const float close_enough = 1.01f;
 
 struct cutter {
 	const struct ndpi_table *t;
@@ -34,7 +34,7 @@ struct cutter {
 
 size_t ndpi_split_bytes(uint32_t experts)
 {
-	return ndpi_fluid_bytes(experts) + sizeof(struct ndpi_fluid) + 64;
+	return ndpi_fluid_bytes(experts) + ndpi_list_greedy_bytes(experts) + sizeof(struct ndpi_fluid) + 64;
 }
 
 static const uint16_t *held(const struct ndpi_table *t, uint32_t i)
@@ -42,18 +42,12 @@ static const uint16_t *held(const struct ndpi_table *t, uint32_t i)
 	return t->rules.layer->blocks + (size_t)t->expert[i] * t->rules.layer->host->nr_dimms;
 }
 
-static void add(float *to, const float *row, float sign, uint32_t width)
-{
-	for (uint32_t k = 0; k < width; k += 4)
-		*(ndpi_vec *)(to + k) += *(const ndpi_vec *)(row + k) * sign;
-}
-
 /* Sum of (load / unit)^512. */
 static float strain(const struct cutter *c, const float *load)
 {
 	ndpi_vec sum = { 0 };
 
-	for (uint32_t k = 0; k < c->t->width; k += 4) {
+	for (uint32_t k = 0; k < c->t->full_width; k += 4) {
 		ndpi_vec v = *(const ndpi_vec *)(load + k) * c->unit;
 
 		for (int n = 0; n < 9; n++)
@@ -65,12 +59,8 @@ static float strain(const struct cutter *c, const float *load)
 
 static void add_cut(const struct cutter *c, const struct ndpi_cut *cut, float sign, float *load)
 {
-	ndpi_wide row;
-
-	for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
-		ndpi_part_row(c->t, cut->i, o, cut->blocks[o], row);
-		add(load, row, sign, c->t->width);
-	}
+	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+		ndpi_add_part_row(c->t, cut->i, o, cut->blocks[o], sign, load);
 }
 
 /*
@@ -117,7 +107,7 @@ static void cut_expert(struct cutter *c, struct ndpi_cut *cut, const float *shar
 			float s;
 
 			round_down(c->t, &candidate, share, rest, up);
-			memcpy(load, c->load, c->t->width * sizeof(float));
+			memcpy(load, c->load, c->t->full_width * sizeof(float));
 			add_cut(c, &candidate, 1, load);
 			s = strain(c, load);
 			if (s < best) {
@@ -164,7 +154,7 @@ static void try_shift(const struct cutter *c, uint32_t k, const float *without, 
 
 	if (!shift(c->t, &cut, o, q, first, last))
 		return;
-	memcpy(load, without, c->t->width * sizeof(float));
+	memcpy(load, without, c->t->full_width * sizeof(float));
 	add_cut(c, &cut, 1, load);
 	s = strain(c, load);
 	if (s < best->strain)
@@ -180,7 +170,7 @@ static void try_cut(const struct cutter *c, uint32_t k, uint32_t fullest, struct
 	const bool everywhere = blocks[0] != t->rules.nr_blocks;
 	ndpi_wide without;
 
-	memcpy(without, c->load, t->width * sizeof(float));
+	memcpy(without, c->load, t->full_width * sizeof(float));
 	add_cut(c, &c->cuts[k], -1, without);
 	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
 		for (uint32_t q = 0; q < NDP_DOMAINS; q++) {
@@ -196,9 +186,10 @@ static void try_cut(const struct cutter *c, uint32_t k, uint32_t fullest, struct
 static void polish(struct cutter *c)
 {
 	const struct ndpi_table *t = c->t;
+	const uint32_t dimms_at = FULL_CHANNELS + t->rules.layer->host->nr_channels;
 
 	for (uint32_t steps = 0; steps < POLISH_STEPS; steps++) {
-		const float largest = ndpi_largest(c->load, t->width);
+		const float largest = ndpi_largest(c->load, t->full_width);
 		struct shift best;
 		uint32_t r = 0;
 		bool found = false;
@@ -212,7 +203,7 @@ static void polish(struct cutter *c)
 		for (uint32_t k = 0; k < c->nr; k++) {
 			const float before = best.strain;
 
-			try_cut(c, k, r >= t->dimms_at ? r - t->dimms_at : NDP_MAX_DIMMS, &best);
+			try_cut(c, k, r >= dimms_at ? r - dimms_at : NDP_MAX_DIMMS, &best);
 			found = found || best.strain < before;
 		}
 		if (!found)
@@ -223,12 +214,26 @@ static void polish(struct cutter *c)
 	}
 }
 
+/* Rows to full order. */
+static void spread(const struct ndpi_table *t, const float *rows, float *full)
+{
+	for (uint32_t k = 0; k < t->full; k++)
+		full[k] = rows[t->row_of[k]];
+	for (uint32_t k = t->full; k < t->full_width; k++)
+		full[k] = 0;
+}
+
 static void add_shares(const struct ndpi_table *t, float *load, uint32_t i, const float *share,
 		       float sign)
 {
+	ndpi_wide rows = { 0 }, full;
+
 	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
 		if (share[o] > 0)
-			add(load, ndpi_row(t, i, o), sign * share[o], t->width);
+			ndpi_add(t, rows, i, o, sign * share[o]);
+	spread(t, rows, full);
+	for (uint32_t k = 0; k < t->full_width; k += 4)
+		*(ndpi_vec *)(load + k) += *(const ndpi_vec *)(full + k);
 }
 
 uint32_t ndpi_split(const struct ndpi_table *t, uint8_t *choice, struct ndpi_cut *cuts,
@@ -238,25 +243,27 @@ uint32_t ndpi_split(const struct ndpi_table *t, uint8_t *choice, struct ndpi_cut
 	struct cutter c = { .t = t, .cuts = cuts };
 	ndpi_wide sum;
 
-	ndpi_greedy(t, choice);
-	ndpi_fluid_solve(t, choice, 1e-3f, f, arena);
+	ndpi_list_greedy(t, choice, arena);
+	ndpi_fluid_solve(t, choice, 4e-3f, f, arena);
 	*bound_ns = f->bound;
 	c.bound = f->bound;
 	c.unit = 1 / f->makespan;
-	ndpi_sum_rows(t, choice, sum);
-	memcpy(c.load, sum, t->width * sizeof(float));
+	ndpi_sum(t, choice, sum);
 	for (uint32_t k = 0; k < f->nr_divided; k++) {
 		const uint32_t i = f->divided[k].i;
 
-		add(c.load, ndpi_row(t, i, choice[i]), -1, t->width);
-		add_shares(t, c.load, i, f->divided[k].share, 1);
+		ndpi_add(t, sum, i, choice[i], -1);
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			if (f->divided[k].share[o] > 0)
+				ndpi_add(t, sum, i, o, f->divided[k].share[o]);
 	}
+	spread(t, sum, c.load);
 	for (uint32_t k = 0; k < f->nr_divided; k++) {
 		cuts[c.nr].i = f->divided[k].i;
 		add_shares(t, c.load, cuts[c.nr].i, f->divided[k].share, -1);
 		cut_expert(&c, &cuts[c.nr++], f->divided[k].share);
 	}
 	polish(&c);
-	*makespan_ns = ndpi_largest(c.load, t->width);
+	*makespan_ns = ndpi_largest(c.load, t->full_width);
 	return c.nr;
 }

@@ -2,8 +2,9 @@
 /*
  * table.c - the cost table of a layer: every way to compute every expert.
  *
- * The same rules as cost.c in single precision, and fast: what a placement's
- * row of blocks means is worked out once for experts that are placed alike.
+ * The same rules as cost.c in single precision, and fast: what a placement means
+ * for host reads is worked out once for experts that are placed alike, and an
+ * expert in one DIMM needs no vectors at all.
  */
 #include "impl.h"
 
@@ -11,186 +12,350 @@
 #include <math.h>
 #include <string.h>
 
-/* What one row of blocks means for host reads, in units of one block's read. */
+/* What some blocks of an expert mean for host reads and commands. */
 struct home {
 	const uint16_t *blocks;
-	float slowest;		/* blocks on the busiest channel */
 	uint32_t total;		/* blocks */
-	/* Table rows. */
-	ndpi_wide reads;	/* blocks by channel and DIMM, as charged */
-	ndpi_wide commands;	/* commands by channel and DIMM */
-	ndpi_wide counts;	/* blocks by DIMM */
+	float slowest;		/* blocks on the busiest channel */
+	ndpi_wide reads;	/* blocks, as charged */
+	ndpi_wide commands;	/* one in each DIMM; on a channel as many as it carries x and y for */
+	ndpi_wide counts;	/* blocks, of DIMMs only */
 };
 
 size_t ndpi_table_bytes(uint32_t experts, uint32_t nr_dimms)
 {
-	const size_t width = ROW_CHANNELS + NDP_MAX_CHANNELS + ndpi_pad4(nr_dimms);
+	const size_t width = ndpi_pad4(FULL_CHANNELS + NDP_MAX_CHANNELS + nr_dimms);
 
-	return experts * (sizeof(uint32_t) + 1 + NDP_DOMAINS * (1 + width) * sizeof(float)) + 64;
+	return experts * (sizeof(uint32_t) + 3 + NDP_DOMAINS * (1 + width) * sizeof(float)) + 128;
 }
 
+static float larger(float a, float b)
+{
+	return a > b ? a : b;
+}
+
+/* In full order. */
 static void home_init(struct home *h, const struct ndpi_table *t, const uint16_t *blocks)
 {
 	const struct ndp_host *host = t->rules.layer->host;
+	const uint32_t channels = host->nr_channels, dimms_at = FULL_CHANNELS + channels;
+	float *by_channel = h->reads + FULL_CHANNELS;
 	uint32_t channel = 0;
-	float *by_channel = h->reads + ROW_CHANNELS;
 
 	h->blocks = blocks;
 	h->total = 0;
-	memset(h->reads, 0, t->width * sizeof(float));
-	memset(h->commands, 0, t->width * sizeof(float));
-	memset(h->counts, 0, t->width * sizeof(float));
+	h->slowest = 0;
+	memset(h->reads, 0, t->full_width * sizeof(float));
+	memset(h->commands, 0, t->full_width * sizeof(float));
+	memset(h->counts, 0, t->full_width * sizeof(float));
 	for (uint32_t d = 0; d < host->nr_dimms; d++) {
 		if (blocks[d]) {
 			h->total += blocks[d];
 			by_channel[channel] += blocks[d];
-			h->commands[ROW_CHANNELS + channel]++;
-			h->commands[t->dimms_at + d] = 1;
-			h->counts[t->dimms_at + d] = blocks[d];
+			h->commands[FULL_CHANNELS + channel]++;
+			h->commands[dimms_at + d] = 1;
+			h->counts[dimms_at + d] = blocks[d];
 			if (t->rules.charges & NDP_CHARGE_DIMM_READS)
-				h->reads[t->dimms_at + d] = blocks[d];
+				h->reads[dimms_at + d] = blocks[d];
 		}
-		if (++channel == host->nr_channels)
+		if (++channel == channels)
 			channel = 0;
 	}
-	h->slowest = ndpi_largest(by_channel, ndpi_pad4(host->nr_channels));
+	for (uint32_t c = 0; c < channels; c++)
+		h->slowest = larger(h->slowest, by_channel[c]);
 	if (!(t->rules.charges & NDP_CHARGE_CHANNELS))
-		memset(by_channel, 0, host->nr_channels * sizeof(float));
+		memset(by_channel, 0, channels * sizeof(float));
 }
 
-/* to = from * factor */
+/* From full order to rows. */
+static void home_to_rows(struct home *h, const struct ndpi_table *t)
+{
+	uint32_t row = 0;
+
+	for (uint32_t k = 0; k < t->full; k++) {
+		if (t->row_of[k] < row)
+			continue;
+		h->reads[row] = h->reads[k];
+		h->commands[row] = h->commands[k];
+		h->counts[row++] = h->counts[k];
+	}
+	for (; row < t->width; row++)
+		h->reads[row] = h->commands[row] = h->counts[row] = 0;
+}
+
+/* ---- what a home's blocks occupy -------------------------------------------------- */
+
 static void scale(float *to, const float *from, float factor, uint32_t width)
 {
 	for (uint32_t k = 0; k < width; k += 4)
 		*(ndpi_vec *)(to + k) = *(const ndpi_vec *)(from + k) * factor;
 }
 
-static void gpu_row(const struct ndpi_table *t, uint32_t e, const struct home *h, float *row)
+static bool resident(const struct ndpi_rules *r, uint32_t e)
 {
-	const struct ndpi_rules *r = &t->rules;
-	const struct ndp_rate *gpu = &r->layer->host->gpu;
-	const float compute = ndpi_compute_ns(gpu, r->flops, r->layer->tokens[e]) *
-			      h->total / r->nr_blocks;
-	const float read = h->total * r->block_gpu_ns;
-	const float pcie = h->total * r->block_pcie_ns, channel = h->slowest * r->block_read_ns;
+	return r->layer->on_gpu && r->layer->on_gpu[e];
+}
 
-	if (r->layer->on_gpu && r->layer->on_gpu[e]) {
-		memset(row, 0, t->width * sizeof(float));
+/* Of the GPU, PCIe and CPU; a busiest channel that delivers @slowest of @blocks. */
+static float gpu_time(const struct ndpi_rules *r, uint32_t tokens, float blocks)
+{
+	return (float)r->layer->host->gpu.overhead_ns +
+	       larger((float)ndpi_gpu_ns(r, tokens) * blocks / r->nr_blocks,
+		      blocks * (float)r->block_gpu_ns);
+}
+
+static float pcie_time(const struct ndpi_rules *r, float blocks, float slowest)
+{
+	return larger(blocks * (float)r->block_pcie_ns, slowest * (float)r->block_read_ns);
+}
+
+static float cpu_time(const struct ndpi_rules *r, uint32_t tokens, float blocks, float slowest)
+{
+	const float own = larger((float)ndpi_cpu_ns(r, tokens) * blocks / r->nr_blocks,
+				 blocks * (float)r->block_cpu_ns);
+
+	return (float)r->cpu->overhead_ns + larger(own, slowest * (float)r->block_read_ns);
+}
+
+static void gpu_row(const struct ndpi_rules *r, uint32_t e, const struct home *h, float *row,
+		    uint32_t width)
+{
+	if (resident(r, e)) {
+		memset(row, 0, width * sizeof(float));
 	} else {
-		scale(row, h->reads, r->block_read_ns, t->width);
-		row[ROW_PCIE] = pcie > channel ? pcie : channel;
+		scale(row, h->reads, r->block_read_ns, width);
+		row[ROW_PCIE] = pcie_time(r, h->total, h->slowest);
 		row[ROW_CPU] = h->total * r->block_staging_ns;
 	}
-	row[ROW_GPU] = (float)gpu->overhead_ns + (compute > read ? compute : read);
+	row[ROW_GPU] = gpu_time(r, r->layer->tokens[e], h->total);
 }
 
-static void cpu_row(const struct ndpi_table *t, uint32_t e, const struct home *h, float *row)
+static void cpu_row(const struct ndpi_rules *r, uint32_t e, const struct home *h, float *row,
+		    uint32_t width)
 {
-	const struct ndpi_rules *r = &t->rules;
-	float longest = ndpi_compute_ns(r->cpu, r->flops, r->layer->tokens[e]) *
-			h->total / r->nr_blocks;
-	const float own = h->total * r->block_cpu_ns, channel = h->slowest * r->block_read_ns;
-
-	longest = longest > own ? longest : own;
-	longest = longest > channel ? longest : channel;
-	scale(row, h->reads, r->block_read_ns, t->width);
-	row[ROW_CPU] = (float)r->cpu->overhead_ns + longest;
+	scale(row, h->reads, r->block_read_ns, width);
+	row[ROW_CPU] = cpu_time(r, r->layer->tokens[e], h->total, h->slowest);
 }
 
-static void ndp_row(const struct ndpi_table *t, uint32_t e, const struct home *h, float *row)
+static void ndp_row(const struct ndpi_rules *r, uint32_t e, const struct home *h, float *row,
+		    uint32_t width)
 {
-	const struct ndpi_rules *r = &t->rules;
-	const struct ndp_rate *dimm = &r->layer->host->dimm;
 	const uint32_t tokens = r->layer->tokens[e];
-	const float compute = ndpi_compute_ns(dimm, r->flops, tokens) / r->nr_blocks;
+	const float compute = ndpi_dimm_ns(r, tokens) / r->nr_blocks;
 	const float memory = r->block_dimm_ns;
 	const float inside = tokens * r->token_dimm_ns, host = tokens * r->token_host_ns;
-	const float fixed = (float)dimm->overhead_ns +
+	const float fixed = (float)r->layer->host->dimm.overhead_ns +
 			    (r->charges & NDP_CHARGE_DIMM_READS ? host : 0);
 
-	scale(row, h->commands, host, t->dimms_at);
-	for (uint32_t k = t->dimms_at; k < t->width; k += 4) {
-		const ndpi_vec n = *(const ndpi_vec *)(h->counts + k);
-		const ndpi_vec commands = *(const ndpi_vec *)(h->commands + k);
-		const ndpi_vec a = n * compute, b = n * memory + commands * inside;
+	for (uint32_t k = 0; k < width; k++) {
+		const float n = h->counts[k], commands = h->commands[k];
 
-		*(ndpi_vec *)(row + k) = commands * fixed + ndpi_max(a, b);
+		row[k] = n > 0 ? fixed + larger(n * compute, n * memory + inside) : commands * host;
 	}
 }
 
-static void (*const fill[NDP_DOMAINS])(const struct ndpi_table *, uint32_t, const struct home *,
-				       float *) = {
-	[NDP_DOMAIN_GPU] = gpu_row,
-	[NDP_DOMAIN_CPU] = cpu_row,
-	[NDP_DOMAIN_NDP] = ndp_row,
-};
+static void fill_row(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain,
+		     const struct home *h, float *row, uint32_t width)
+{
+	if (domain == NDP_DOMAIN_GPU)
+		gpu_row(r, e, h, row, width);
+	else if (domain == NDP_DOMAIN_CPU)
+		cpu_row(r, e, h, row, width);
+	else
+		ndp_row(r, e, h, row, width);
+}
 
-void ndpi_part_row(const struct ndpi_table *t, uint32_t i, enum ndp_domain domain,
-		   const uint16_t *counts, float *row)
+/* The five floats of @blocks blocks that are in one DIMM. */
+static void fill_sparse(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain,
+			float blocks, float *v)
+{
+	const uint32_t tokens = r->layer->tokens[e];
+	const float read = blocks * (float)r->block_read_ns;
+	float channel = r->charges & NDP_CHARGE_CHANNELS ? read : 0;
+	float dimm = r->charges & NDP_CHARGE_DIMM_READS ? read : 0;
+	float gpu = 0, pcie = 0, cpu = 0;
+
+	if (domain == NDP_DOMAIN_CPU) {
+		cpu = cpu_time(r, tokens, blocks, blocks);
+	} else if (domain == NDP_DOMAIN_NDP) {
+		const float host = tokens * (float)r->token_host_ns;
+
+		channel = host;
+		dimm = (float)r->layer->host->dimm.overhead_ns +
+		       (r->charges & NDP_CHARGE_DIMM_READS ? host : 0) +
+		       larger((float)ndpi_dimm_ns(r, tokens) * blocks / r->nr_blocks,
+			      blocks * (float)r->block_dimm_ns + tokens * (float)r->token_dimm_ns);
+	} else {
+		gpu = gpu_time(r, tokens, blocks);
+		if (resident(r, e)) {
+			channel = dimm = 0;
+		} else {
+			pcie = pcie_time(r, blocks, blocks);
+			cpu = blocks * (float)r->block_staging_ns;
+		}
+	}
+	v[ROW_GPU] = gpu;
+	v[ROW_PCIE] = pcie;
+	v[ROW_CPU] = cpu;
+	v[SPARSE_CHANNEL] = channel;
+	v[SPARSE_DIMM] = dimm;
+	v[5] = v[6] = v[7] = 0;
+}
+
+void ndpi_add_part_row(const struct ndpi_table *t, uint32_t i, enum ndp_domain domain,
+		       const uint16_t *counts, float sign, float *load)
 {
 	struct home home;
+	ndpi_wide row;
 
+	if (t->sparse) {
+		const uint32_t d = t->dimm_row[i];
+		const uint16_t n = counts[d - FULL_CHANNELS - t->rules.layer->host->nr_channels];
+		float v[SPARSE_STRIDE];
+
+		if (!n)
+			return;
+		fill_sparse(&t->rules, t->expert[i], domain, n, v);
+		for (uint32_t k = 0; k <= ROW_CPU; k++)
+			load[k] += sign * v[k];
+		load[t->channel_row[i]] += sign * v[SPARSE_CHANNEL];
+		load[d] += sign * v[SPARSE_DIMM];
+		return;
+	}
 	home_init(&home, t, counts);
-	if (home.total)
-		fill[domain](t, t->expert[i], &home, row);
-	else
-		memset(row, 0, t->width * sizeof(float));
+	if (!home.total)
+		return;
+	fill_row(&t->rules, t->expert[i], domain, &home, row, t->full_width);
+	for (uint32_t k = 0; k < t->full_width; k += 4)
+		*(ndpi_vec *)(load + k) += *(const ndpi_vec *)(row + k) * sign;
+}
+
+/* ---- the table ---------------------------------------------------------------------- */
+
+/* Experts with tokens, and how they lie. */
+static void list_experts(struct ndpi_table *t, bool *alike)
+{
+	const struct ndp_layer *layer = t->rules.layer;
+	const uint32_t dimms = layer->host->nr_dimms, channels = layer->host->nr_channels;
+	const uint16_t *first = NULL;
+
+	t->sparse = true;
+	*alike = true;
+	for (uint32_t e = 0; e < t->experts; e++) {
+		const uint16_t *blocks = layer->blocks + (size_t)e * dimms;
+		uint32_t d = 0;
+
+		if (!layer->tokens[e])
+			continue;
+		t->expert[t->nr] = e;
+		if (!first)
+			first = blocks;
+		else if (*alike && memcmp(first, blocks, dimms * sizeof(*blocks)))
+			*alike = false;
+		if (t->sparse) {
+			while (!blocks[d])
+				d++;
+			t->sparse = blocks[d] == t->rules.nr_blocks;
+			t->dimm_row[t->nr] = FULL_CHANNELS + channels + d;
+			t->channel_row[t->nr] = FULL_CHANNELS + d % channels;
+		}
+		t->nr++;
+	}
+	*alike = *alike && !t->sparse;
+}
+
+/* Rows: one for each resource, or for all that the only home of a layer loads alike. */
+static void choose_rows(struct ndpi_table *t, const struct home *home)
+{
+	const uint32_t dimms_at = FULL_CHANNELS + t->rules.layer->host->nr_channels;
+	uint8_t from[ROW_MAX];
+
+	t->rows = 0;
+	for (uint32_t k = 0; k < t->full; k++) {
+		uint32_t r = t->rows;
+
+		for (uint32_t q = k < dimms_at ? ROW_CPU + 1 : t->row_of[dimms_at - 1] + 1;
+		     home && k > ROW_CPU && q < t->rows; q++)
+			if ((k < dimms_at) == (from[q] < dimms_at) &&
+			    home->reads[from[q]] == home->reads[k] &&
+			    home->commands[from[q]] == home->commands[k] &&
+			    home->counts[from[q]] == home->counts[k])
+				r = q;
+		t->row_of[k] = r;
+		if (r < t->rows) {
+			t->members[r]++;
+			continue;
+		}
+		from[r] = k;
+		t->members[r] = 1;
+		t->rows++;
+	}
+	t->width = ndpi_pad4(t->rows);
+}
+
+static void fill_expert(struct ndpi_table *t, uint32_t i, uint32_t domains, const struct home *home)
+{
+	const uint32_t e = t->expert[i];
+
+	t->can[i] = 0;
+	for (uint32_t domain = 0; domain < NDP_DOMAINS; domain++) {
+		float *v = t->values + ((size_t)i * NDP_DOMAINS + domain) * t->stride;
+
+		t->longest[i * NDP_DOMAINS + domain] = HUGE_VALF;
+		if (!(domains & 1u << domain) || !ndpi_can(&t->rules, e, domain))
+			continue;
+		t->can[i] |= 1u << domain;
+		if (t->sparse)
+			fill_sparse(&t->rules, e, domain, t->rules.nr_blocks, v);
+		else
+			fill_row(&t->rules, e, domain, home, v, t->width);
+		t->longest[i * NDP_DOMAINS + domain] = ndpi_largest(v, t->stride);
+	}
 }
 
 int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struct ndp_layer *layer,
 		     const struct ndp_rate *cpu, uint32_t domains)
 {
-	const uint32_t dimms = layer->host->nr_dimms;
+	const struct ndp_host *host = layer->host;
 	struct home home = { .blocks = NULL };
+	bool alike;
 	int r = 0;
 
 	t->experts = layer->shape->experts;
 	t->nr = 0;
-	t->alike = NULL;
-	t->dimms_at = ROW_CHANNELS + ndpi_pad4(layer->host->nr_channels);
-	t->width = t->dimms_at + ndpi_pad4(dimms);
+	t->full = FULL_CHANNELS + host->nr_channels + host->nr_dimms;
+	t->full_width = ndpi_pad4(t->full);
 	t->expert = ndpi_take(arena, t->experts * sizeof(*t->expert));
 	t->can = ndpi_take(arena, t->experts);
+	t->channel_row = ndpi_take(arena, t->experts);
+	t->dimm_row = ndpi_take(arena, t->experts);
 	t->longest = ndpi_take(arena, (size_t)t->experts * NDP_DOMAINS * sizeof(float));
-	t->rows = ndpi_take(arena, (size_t)t->experts * NDP_DOMAINS * t->width * sizeof(float));
 	ndpi_rules_init(&t->rules, layer, cpu);
-	for (uint32_t e = 0; e < t->experts; e++) {
-		const uint16_t *blocks = layer->blocks + (size_t)e * dimms;
-		const uint32_t i = t->nr;
+	list_experts(t, &alike);
+	if (t->nr && !t->sparse)
+		home_init(&home, t, layer->blocks + (size_t)t->expert[0] * host->nr_dimms);
+	choose_rows(t, alike && t->nr ? &home : NULL);
+	if (alike && t->nr)
+		home_to_rows(&home, t);
+	t->stride = t->sparse ? SPARSE_STRIDE : t->width;
+	t->values = ndpi_take(arena, (size_t)t->experts * NDP_DOMAINS * t->stride * sizeof(float));
+	for (uint32_t i = 0; i < t->nr; i++) {
+		const uint16_t *blocks = layer->blocks + (size_t)t->expert[i] * host->nr_dimms;
 
-		if (!layer->tokens[e])
-			continue;
-		t->expert[i] = e;
-		t->can[i] = 0;
-		t->nr++;
-		if (!home.blocks || memcmp(home.blocks, blocks, dimms * sizeof(*blocks))) {
-			t->alike = home.blocks ? NULL : blocks;
+		if (!t->sparse && !alike &&
+		    memcmp(home.blocks, blocks, host->nr_dimms * sizeof(*blocks)))
 			home_init(&home, t, blocks);
-		}
-		for (uint32_t domain = 0; domain < NDP_DOMAINS; domain++) {
-			float *row = ndpi_row(t, i, domain);
-
-			t->longest[i * NDP_DOMAINS + domain] = HUGE_VALF;
-			if (!(domains & 1u << domain) || !ndpi_can(&t->rules, e, domain))
-				continue;
-			t->can[i] |= 1u << domain;
-			fill[domain](t, e, &home, row);
-			t->longest[i * NDP_DOMAINS + domain] = ndpi_largest(row, t->width);
-		}
+		fill_expert(t, i, domains, &home);
 		if (!t->can[i])
 			r = -ENODEV;
 	}
 	return r;
 }
 
-float ndpi_sum_rows(const struct ndpi_table *t, const uint8_t *choice, float *sum)
+float ndpi_sum(const struct ndpi_table *t, const uint8_t *choice, float *load)
 {
-	memset(sum, 0, t->width * sizeof(float));
-	for (uint32_t i = 0; i < t->nr; i++) {
-		const float *row = ndpi_row(t, i, choice[i]);
-
-		for (uint32_t k = 0; k < t->width; k += 4)
-			*(ndpi_vec *)(sum + k) += *(const ndpi_vec *)(row + k);
-	}
-	return ndpi_largest(sum, t->width);
+	memset(load, 0, t->width * sizeof(float));
+	for (uint32_t i = 0; i < t->nr; i++)
+		ndpi_add(t, load, i, choice[i], 1);
+	return ndpi_largest(load, t->width);
 }
