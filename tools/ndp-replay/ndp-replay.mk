@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# ndp-replay: what schedulers would take on a described machine, for recorded loads.
+TOOLS += ndp-replay
+NDP_REPLAY_PARTS := draw json options plot profile reference replay report scores synthetic \
+	trace where
+ndp-replay_SRCS := tools/ndp-replay/main.c \
+	$(NDP_REPLAY_PARTS:%=tools/ndp-replay/%.c) \
+	tools/ndp-reference/protocol.c tools/ndp-run/error.c
+ndp-replay_LIBS := -ljansson -lz

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/* replay.c - see replay.h. */
+#include "replay.h"
+#include "../ndp-run/error.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Memory that scheduling works in. */
+struct bench {
+	void *work, *plan_memory;
+	struct ndp_plan plan;
+	uint32_t *counts;	/* [layers][experts] of the step */
+	uint32_t *sorted;
+};
+
+static int load_profiles(struct replay *r, const struct options *o, struct ndp_error *err)
+{
+	char *path;
+	int ret = profile_find("hosts", o->host, &path, err);
+
+	if (ret == 0)
+		ret = host_profile_load(&r->host, path, err);
+	free(path);
+	if (ret < 0)
+		return ret;
+	ret = profile_find("models", o->model, &path, err);
+	if (ret == 0)
+		ret = model_profile_load(&r->model, path, err);
+	free(path);
+	return ret;
+}
+
+static int open_source(struct replay *r, const struct options *o, struct ndp_error *err)
+{
+	const struct source_limits limits = {
+		.experts = r->model.shape.experts,
+		.layers = r->model.layers,
+		.top_k = r->model.shape.top_k,
+		.batch = o->batch,
+		.steps = o->steps,
+	};
+
+	if (o->synthetic)
+		return source_open_synthetic(&r->source, o->synthetic, &limits,
+					     r->model.layers - r->model.dense_layers, err);
+	return source_open_file(&r->source, o->trace, &limits, o->seed, err);
+}
+
+int replay_open(struct replay *r, const struct options *o, struct ndp_error *err)
+{
+	size_t n;
+	int ret;
+
+	memset(r, 0, sizeof(*r));
+	r->options = *o;
+	r->best_baseline = -1;
+	ret = load_profiles(r, o, err);
+	if (ret == 0)
+		ret = open_source(r, o, err);
+	if (ret == 0)
+		ret = where_init(&r->where, o->placement, &r->host.host, &r->model.shape,
+				 r->source->nr_layers, err);
+	if (ret == 0)
+		ret = scores_init(&r->scores, r->source->nr_layers, r->model.shape.experts,
+				  o->seed, err);
+	if (ret == 0)
+		ret = reference_init(&r->reference, o->reference, o->seed, err);
+	if (ret < 0)
+		return ret;
+	n = r->model.shape.experts;
+	r->layer_run = calloc(r->source->nr_layers, sizeof(*r->layer_run));
+	r->rank_share = calloc(n, sizeof(*r->rank_share));
+	r->shown_tokens = calloc(n, sizeof(*r->shown_tokens));
+	r->shown_blocks = calloc(n * r->host.host.nr_dimms, sizeof(*r->shown_blocks));
+	r->shown_on_gpu = calloc(n, 1);
+	if (!r->layer_run || !r->rank_share || !r->shown_tokens || !r->shown_blocks ||
+	    !r->shown_on_gpu)
+		return fail(err, -ENOMEM, "out of memory");
+	for (int k = 0; k < NDP_POLICIES; k++) {
+		struct policy_result *p = &r->policy[k];
+
+		p->wanted = o->policies & 1u << k;
+		p->layer_ns = calloc(r->source->nr_layers, sizeof(*p->layer_ns));
+		if (!p->layer_ns)
+			return fail(err, -ENOMEM, "out of memory");
+	}
+	return 0;
+}
+
+void replay_close(struct replay *r)
+{
+	for (int k = 0; k < NDP_POLICIES; k++) {
+		free(r->policy[k].makespan_ns);
+		free(r->policy[k].layer_ns);
+	}
+	free(r->layer_run);
+	free(r->rank_share);
+	free(r->shown_tokens);
+	free(r->shown_blocks);
+	free(r->shown_on_gpu);
+	reference_free(&r->reference);
+	scores_free(&r->scores);
+	where_free(&r->where);
+	source_close(r->source);
+}
+
+static void bench_free(struct bench *b)
+{
+	free(b->work);
+	free(b->plan_memory);
+	free(b->counts);
+	free(b->sorted);
+}
+
+static int bench_init(struct bench *b, const struct replay *r, struct ndp_error *err)
+{
+	const uint32_t experts = r->model.shape.experts, dimms = r->host.host.nr_dimms;
+
+	*b = (struct bench){
+		.work = malloc(ndp_schedule_bytes(experts, dimms)),
+		.plan_memory = malloc(ndp_plan_bytes(experts, dimms)),
+		.counts = calloc((size_t)r->source->nr_layers * experts, sizeof(uint32_t)),
+		.sorted = calloc(experts, sizeof(uint32_t)),
+	};
+	if (!b->work || !b->plan_memory || !b->counts || !b->sorted)
+		return fail(err, -ENOMEM, "out of memory");
+	ndp_plan_init(&b->plan, b->plan_memory, experts, dimms);
+	return 0;
+}
+
+/* Room for one more makespan of every policy. */
+static int grow(struct replay *r, struct ndp_error *err)
+{
+	if (r->nr_run < r->max_run)
+		return 0;
+	r->max_run = r->max_run ? 2 * r->max_run : 4096;
+	for (int k = 0; k < NDP_POLICIES; k++) {
+		double *more = r->policy[k].wanted ?
+			realloc(r->policy[k].makespan_ns, r->max_run * sizeof(*more)) : NULL;
+
+		if (r->policy[k].wanted && !more)
+			return fail(err, -ENOMEM, "out of memory");
+		r->policy[k].makespan_ns = more;
+	}
+	return 0;
+}
+
+static void add_busy(struct busy *busy, const struct ndp_loads *loads, const struct ndp_host *host)
+{
+	busy->gpu_ns += loads->gpu_ns;
+	busy->pcie_ns += loads->pcie_ns;
+	busy->cpu_ns += loads->cpu_ns;
+	for (uint32_t c = 0; c < host->nr_channels; c++)
+		busy->channels_ns += loads->channel_ns[c] / host->nr_channels;
+	for (uint32_t d = 0; d < host->nr_dimms; d++)
+		busy->dimms_ns += loads->dimm_ns[d] / host->nr_dimms;
+}
+
+/* One policy on one layer; returns its makespan, or 0 when it is impossible. */
+static double run_policy(struct replay *r, struct bench *b, const struct ndp_layer *layer,
+			 enum ndp_policy policy, uint32_t at)
+{
+	struct policy_result *p = &r->policy[policy];
+	uint32_t commands[NDP_DOMAINS];
+
+	if (!p->wanted || p->impossible)
+		return 0;
+	if (ndp_schedule(layer, policy, b->work, &b->plan) < 0) {
+		p->impossible = true;
+		return 0;
+	}
+	p->makespan_ns[r->nr_run] = b->plan.makespan_ns;
+	p->sum_ns += b->plan.makespan_ns;
+	p->layer_ns[at] += b->plan.makespan_ns;
+	add_busy(&p->busy, &b->plan.loads, layer->host);
+	ndp_plan_commands(layer, &b->plan, commands);
+	for (int d = 0; d < NDP_DOMAINS; d++)
+		p->commands[d] += commands[d];
+	return b->plan.makespan_ns;
+}
+
+static int falling(const void *a, const void *b)
+{
+	const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x > y ? -1 : x < y;
+}
+
+static void count_ranks(struct replay *r, struct bench *b, const uint32_t *tokens)
+{
+	const uint32_t experts = r->model.shape.experts;
+
+	memcpy(b->sorted, tokens, experts * sizeof(*tokens));
+	qsort(b->sorted, experts, sizeof(*b->sorted), falling);
+	for (uint32_t k = 0; k < experts && b->sorted[k]; k++)
+		r->rank_share[k] += b->sorted[k];
+}
+
+static int run_layer(struct replay *r, struct bench *b, uint32_t at, struct ndp_error *err)
+{
+	const struct ndp_layer layer = {
+		.host = &r->host.host,
+		.shape = &r->model.shape,
+		.charges = r->options.charges,
+		.tokens = b->counts + (size_t)at * r->model.shape.experts,
+		.blocks = where_blocks(&r->where, at),
+		.on_gpu = where_on_gpu(&r->where, at),
+	};
+	double makespan_ns[NDP_POLICIES];
+	uint64_t selections = 0;
+	int ret;
+
+	for (uint32_t e = 0; e < r->model.shape.experts; e++)
+		selections += layer.tokens[e];
+	if (!selections)
+		return 0;
+	r->selections += selections;
+	where_prepare(&r->where, at, layer.tokens);
+	ret = r->nr_run ? 0 : ndp_layer_check(&layer, err);
+	if (ret == 0)
+		ret = grow(r, err);
+	if (ret < 0)
+		return ret;
+	for (int k = 0; k < NDP_POLICIES; k++)
+		makespan_ns[k] = run_policy(r, b, &layer, k, at);
+	r->fluid_ns += ndp_fluid_bound(&layer, b->work);
+	count_ranks(r, b, layer.tokens);
+	r->nr_run++;
+	r->layer_run[at]++;
+	r->shown_layer = at;
+	return reference_offer(&r->reference, &layer, makespan_ns, err);
+}
+
+/* Remembers the layer that ran last. */
+static void keep_shown(struct replay *r, const struct bench *b)
+{
+	const size_t experts = r->model.shape.experts;
+
+	memcpy(r->shown_tokens, b->counts + r->shown_layer * experts,
+	       experts * sizeof(*r->shown_tokens));
+	memcpy(r->shown_blocks, where_blocks(&r->where, r->shown_layer),
+	       experts * r->host.host.nr_dimms * sizeof(*r->shown_blocks));
+	memcpy(r->shown_on_gpu, where_on_gpu(&r->where, r->shown_layer), experts);
+}
+
+struct ndp_layer replay_shown(const struct replay *r)
+{
+	return (struct ndp_layer){
+		.host = &r->host.host,
+		.shape = &r->model.shape,
+		.charges = r->options.charges,
+		.tokens = r->shown_tokens,
+		.blocks = r->shown_blocks,
+		.on_gpu = r->shown_on_gpu,
+	};
+}
+
+static int rising(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* The value that @percent of the (sorted) ones are not above. */
+static double percentile(const double *sorted, uint64_t n, unsigned int percent)
+{
+	return sorted[(n * percent + 99) / 100 - 1];
+}
+
+static void sum_up(struct replay *r)
+{
+	for (int k = 0; k < NDP_POLICIES; k++) {
+		struct policy_result *p = &r->policy[k];
+
+		if (!p->wanted || p->impossible)
+			continue;
+		qsort(p->makespan_ns, r->nr_run, sizeof(*p->makespan_ns), rising);
+		p->p50_ns = percentile(p->makespan_ns, r->nr_run, 50);
+		p->p99_ns = percentile(p->makespan_ns, r->nr_run, 99);
+		if (k <= NDP_POLICY_GPU_NDP && (r->best_baseline < 0 ||
+						p->sum_ns < r->policy[r->best_baseline].sum_ns))
+			r->best_baseline = k;
+	}
+	for (uint32_t k = 0; k < r->model.shape.experts; k++)
+		r->rank_share[k] /= r->selections;
+}
+
+int replay_run(struct replay *r, struct ndp_error *err)
+{
+	struct bench b;
+	int ret = bench_init(&b, r, err);
+
+	while (ret == 0 && (ret = source_next(r->source, b.counts, err)) > 0) {
+		ret = 0;
+		for (uint32_t l = 0; l < r->source->nr_layers && ret == 0; l++)
+			ret = run_layer(r, &b, l, err);
+		for (uint32_t l = 0; l < r->source->nr_layers && ret == 0; l++)
+			scores_step(&r->scores, l,
+				    b.counts + (size_t)l * r->model.shape.experts);
+		r->steps++;
+		if (r->nr_run)
+			keep_shown(r, &b);
+	}
+	bench_free(&b);
+	if (ret < 0)
+		return ret;
+	if (!r->nr_run)
+		return fail(err, -EINVAL, "no step has any token; nothing to replay");
+	sum_up(r);
+	return reference_solve(&r->reference, err);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * replay.h - runs every wanted policy over every layer of every step, on the same
+ * placement, and sums up what the plans take.
+ *
+ * Modelled time throughout: no clock is read.
+ */
+#ifndef NDP_REPLAY_REPLAY_H
+#define NDP_REPLAY_REPLAY_H
+
+#include "options.h"
+#include "profile.h"
+#include "reference.h"
+#include "scores.h"
+#include "source.h"
+#include "where.h"
+
+/* Time for which resources are busy; DIMMs and channels on the mean. */
+struct busy {
+	double gpu_ns, pcie_ns, cpu_ns, channels_ns, dimms_ns;
+};
+
+struct policy_result {
+	bool wanted;
+	bool impossible;	/* the machine lacks what it needs */
+	double *makespan_ns;	/* [nr_layers_run] of each layer of each step */
+	double *layer_ns;	/* [nr_layers]: sums over the steps */
+	double sum_ns;
+	double p50_ns, p99_ns;
+	struct busy busy;
+	uint64_t commands[NDP_DOMAINS];
+};
+
+struct replay {
+	struct options options;
+	struct host_profile host;
+	struct model_profile model;
+	struct source *source;
+	struct where where;
+	struct scores scores;
+
+	uint64_t steps;
+	uint64_t nr_run;	/* layers of steps that had tokens */
+	uint64_t max_run;
+	uint64_t selections;
+	double fluid_ns;	/* sum of ndp_fluid_bound() */
+	uint64_t *layer_run;	/* [nr_layers]: steps in which it had tokens */
+	double *rank_share;	/* [experts]: selections by rank in the layer, falling; sums to 1 */
+	struct policy_result policy[NDP_POLICIES];
+	int best_baseline;	/* of gpu, gpu-cpu, gpu-ndp: enum ndp_policy; -1: none was run */
+	struct reference reference;
+
+	/* The layer that the Gantt chart shows: the last that ran. */
+	uint32_t shown_layer;
+	uint32_t *shown_tokens;
+	uint16_t *shown_blocks;
+	uint8_t *shown_on_gpu;
+};
+
+/* Loads profiles and opens the source. */
+int replay_open(struct replay *r, const struct options *o, struct ndp_error *err);
+int replay_run(struct replay *r, struct ndp_error *err);
+void replay_close(struct replay *r);
+
+/* The layer that is shown, ready for ndp_schedule(). */
+struct ndp_layer replay_shown(const struct replay *r);
+
+static inline double replay_mean_ns(const struct replay *r, const struct policy_result *p)
+{
+	return r->nr_run ? p->sum_ns / r->nr_run : 0;
+}
+
+#endif
