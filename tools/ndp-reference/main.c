@@ -10,6 +10,7 @@
 #include "solve.h"
 
 #include <errno.h>
+#include <glpk.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -207,6 +208,8 @@ int main(void)
 		.blocks = q.blocks,
 		.on_gpu = q.on_gpu,
 	};
+	/* GLPK's own chatter would stand among the answers. */
+	glp_term_out(GLP_OFF);
 	while (!wrong && getline(&line, &room, stdin) > 0) {
 		number++;
 		wrong = read_line(&q, line);
