@@ -15,6 +15,7 @@
 #   BENCHES      += bench_chip               -> build/bench/bench_chip, linked with libndp.a
 #   HOST_CHECKS  += tests/run/mutation.sh    executable, run from the top by `make check`, prints TAP
 #   BENCH_RUNS   += tests/bench/f3.sh        executable, run by `make bench`, prints `bar F.n` lines
+#   SCHED_BENCH_RUNS += tests/bench/s.sh     executable, run by `make bench-sched`, prints `bar S.n` lines
 #   BENCH_PARTS  += build/bench/x.so         what `make bench` builds besides (rules in the fragment)
 #
 # Every program NAME of these lists may set
@@ -62,6 +63,7 @@ BENCHES   :=
 HOST_CHECKS :=
 BENCH_RUNS :=
 BENCH_PARTS :=
+SCHED_BENCH_RUNS :=
 FRAGMENTS := $(sort $(wildcard libndp/*.mk libndp/*/*.mk qemu-device/*.mk qemu-device/*/*.mk \
 	tools/*/*.mk daemon/*.mk tests/*/*.mk))
 
@@ -269,6 +271,10 @@ $(eval $(call vm_suite,debug,--timeout 9000 $(VM_DISK) --mem 1G --env NDP_TIMEOU
 
 bench: $(HOST_PARTS) $(GUEST_PARTS) $(BENCH_PARTS) modules $(QEMU)	## measure and print the bars F.1 to F.5
 	$(Q)tests/bench/run-all.sh $(BENCH_RUNS)
+
+.PHONY: bench-sched
+bench-sched: $(HOST_PARTS)	## measure the scheduler, modelled and in wall time: bars S.1 to S.5
+	$(Q)failed=0; for run in $(SCHED_BENCH_RUNS); do echo "== $$run"; $$run || failed=1; done; exit $$failed
 
 # ---- installing -------------------------------------------------------------------------------
 
