@@ -16,8 +16,8 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 
 #define H	64
 #define ROWS	64

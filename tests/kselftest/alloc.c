@@ -15,8 +15,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_host.h"
 #include "kt_ring.h"
 
@@ -154,13 +154,13 @@ static bool is_want_of_memory(int r)
 	EXPECT_OK(kt_free_wait(self->fd, &self->before, 10000 * kt_slow())); \
 } while (0)
 
-TEST_F_TIMEOUT(alloc, open, 300)
+TEST_F(alloc, open)
 {
 	NEED();
 	SWEEP(r = kt_open(), close(r));
 }
 
-TEST_F_TIMEOUT(alloc, create_local, 300)
+TEST_F(alloc, create_local)
 {
 	struct kt_bo bo;
 
@@ -168,7 +168,7 @@ TEST_F_TIMEOUT(alloc, create_local, 300)
 	SWEEP(r = kt_expert(self->fd, H, H, ROWS, &self->local, &bo), kt_destroy(&bo));
 }
 
-TEST_F_TIMEOUT(alloc, create_striped, 300)
+TEST_F(alloc, create_striped)
 {
 	struct kt_bo bo;
 
@@ -176,7 +176,7 @@ TEST_F_TIMEOUT(alloc, create_striped, 300)
 	SWEEP(r = kt_expert(self->fd, H, H, ROWS, &self->striped, &bo), kt_destroy(&bo));
 }
 
-TEST_F_TIMEOUT(alloc, create_io, 300)
+TEST_F(alloc, create_io)
 {
 	struct kt_bo bo;
 
@@ -184,7 +184,7 @@ TEST_F_TIMEOUT(alloc, create_io, 300)
 	SWEEP(r = kt_io(self->fd, self->mask, KT_PAGE, &bo), kt_destroy(&bo));
 }
 
-TEST_F_TIMEOUT(alloc, seal, 300)
+TEST_F(alloc, seal)
 {
 	struct kt_bo bo;
 
@@ -193,7 +193,7 @@ TEST_F_TIMEOUT(alloc, seal, 300)
 	      if (r && bo.handle) kt_destroy(&bo), kt_destroy(&bo));
 }
 
-TEST_F_TIMEOUT(alloc, map, 300)
+TEST_F(alloc, map)
 {
 	struct kt_bo bo = self->io;
 
@@ -201,7 +201,7 @@ TEST_F_TIMEOUT(alloc, map, 300)
 	SWEEP(r = kt_map(&bo, RW), kt_unmap(&bo));
 }
 
-TEST_F_TIMEOUT(alloc, submit, 300)
+TEST_F(alloc, submit)
 {
 	struct moendp_cmd c = {
 		.weights = self->w.handle, .x_bo = self->io.handle, .y_bo = self->io.handle,
@@ -217,7 +217,7 @@ TEST_F_TIMEOUT(alloc, submit, 300)
 	SWEEP(r = kt_submit(self->fd, MOENDP_CMD_FFN, &c, NULL, NULL), (void)0);
 }
 
-TEST_F_TIMEOUT(alloc, migrate, 300)
+TEST_F(alloc, migrate)
 {
 	struct kt_place p;
 
@@ -228,7 +228,7 @@ TEST_F_TIMEOUT(alloc, migrate, 300)
 	EXPECT_EQ(kt_place_mask(&self->local), kt_place_mask(&p));
 }
 
-TEST_F_TIMEOUT(alloc, placement_calls, 300)
+TEST_F(alloc, placement_calls)
 {
 	struct moendp_placement_entry e[4];
 	struct moendp_placement_list l = {
@@ -242,7 +242,7 @@ TEST_F_TIMEOUT(alloc, placement_calls, 300)
 }
 
 /* Through a ring: a submission that finds no memory is tried again, or completes with ENOMEM. */
-TEST_F_TIMEOUT(alloc, uring, 300)
+TEST_F(alloc, uring)
 {
 	struct moendp_cmd c = {
 		.weights = self->w.handle, .x_bo = self->io.handle, .y_bo = self->io.handle,

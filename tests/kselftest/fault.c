@@ -17,8 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_host.h"
 #include "kt_ref.h"
 #include "kt_ring.h"
@@ -180,7 +180,7 @@ static void expect_resets(struct __test_metadata *_metadata, fault_t *self, unsi
 
 /* ---- one command that goes wrong ------------------------------------------------------------ */
 
-TEST_F_TIMEOUT(fault, completion_that_never_comes_is_ETIMEDOUT, 60)
+TEST_F(fault, completion_that_never_comes_is_ETIMEDOUT)
 {
 	uint64_t start = kt_now_ms();
 
@@ -193,7 +193,7 @@ TEST_F_TIMEOUT(fault, completion_that_never_comes_is_ETIMEDOUT, 60)
 	expect_resets(_metadata, self, 1);
 }
 
-TEST_F_TIMEOUT(fault, interrupt_that_is_lost_costs_time_only, 60)
+TEST_F(fault, interrupt_that_is_lost_costs_time_only)
 {
 	NEED();
 	ASSERT_OK(inject(self, "lost-irq", "1"));
@@ -203,7 +203,7 @@ TEST_F_TIMEOUT(fault, interrupt_that_is_lost_costs_time_only, 60)
 	expect_resets(_metadata, self, 0);
 }
 
-TEST_F_TIMEOUT(fault, late_completion_is_waited_for, 60)
+TEST_F(fault, late_completion_is_waited_for)
 {
 	uint64_t start;
 
@@ -217,7 +217,7 @@ TEST_F_TIMEOUT(fault, late_completion_is_waited_for, 60)
 	expect_resets(_metadata, self, 0);
 }
 
-TEST_F_TIMEOUT(fault, completion_that_comes_twice_counts_once, 60)
+TEST_F(fault, completion_that_comes_twice_counts_once)
 {
 	NEED();
 	ASSERT_OK(inject(self, "duplicate-every", "2"));
@@ -230,7 +230,7 @@ TEST_F_TIMEOUT(fault, completion_that_comes_twice_counts_once, 60)
 	expect_resets(_metadata, self, 0);
 }
 
-TEST_F_TIMEOUT(fault, completion_of_an_unknown_command, 60)
+TEST_F(fault, completion_of_an_unknown_command)
 {
 	NEED();
 	ASSERT_OK(inject(self, "corrupt-fields", "1"));
@@ -240,7 +240,7 @@ TEST_F_TIMEOUT(fault, completion_of_an_unknown_command, 60)
 	expect_resets(_metadata, self, 1);
 }
 
-TEST_F_TIMEOUT(fault, completion_of_another_generation, 60)
+TEST_F(fault, completion_of_another_generation)
 {
 	NEED();
 	ASSERT_OK(inject(self, "corrupt-fields", "2"));
@@ -250,7 +250,7 @@ TEST_F_TIMEOUT(fault, completion_of_another_generation, 60)
 	expect_resets(_metadata, self, 1);
 }
 
-TEST_F_TIMEOUT(fault, completion_with_nonsense_in_it, 60)
+TEST_F(fault, completion_with_nonsense_in_it)
 {
 	struct kt_ring ring;
 	struct kt_cqe cqe;
@@ -274,7 +274,7 @@ TEST_F_TIMEOUT(fault, completion_with_nonsense_in_it, 60)
 	expect_resets(_metadata, self, 0);
 }
 
-TEST_F_TIMEOUT(fault, command_that_the_dimm_fails_is_EIO, 60)
+TEST_F(fault, command_that_the_dimm_fails_is_EIO)
 {
 	const char *statuses[] = { "1", "3", "10", "99" };
 
@@ -294,7 +294,7 @@ TEST_F_TIMEOUT(fault, command_that_the_dimm_fails_is_EIO, 60)
 /* ---- an engine that hangs ------------------------------------------------------------------- */
 
 /* The command that hangs timed out, all that were queued behind it are cancelled, none is lost. */
-TEST_F_TIMEOUT(fault, hang_ends_every_command, 90)
+TEST_F(fault, hang_ends_every_command)
 {
 	unsigned int timed_out = 0, canceled = 0;
 	struct kt_ring ring;
@@ -330,7 +330,7 @@ static void *submit_once(void *arg)
 	return (void *)(long)run(self);
 }
 
-TEST_F_TIMEOUT(fault, other_dimms_go_on_while_one_hangs, 60)
+TEST_F(fault, other_dimms_go_on_while_one_hangs)
 {
 	struct kt_place p;
 	struct moendp_cmd c = self->cmd;
@@ -401,19 +401,19 @@ static void killed_while_waiting(struct __test_metadata *_metadata, fault_t *sel
 	expect_works(_metadata, self);
 }
 
-TEST_F_TIMEOUT(fault, waiting_is_ended_by_SIGINT, 60)
+TEST_F(fault, waiting_is_ended_by_SIGINT)
 {
 	NEED();
 	killed_while_waiting(_metadata, self, SIGINT);
 }
 
-TEST_F_TIMEOUT(fault, waiting_is_ended_by_SIGKILL, 60)
+TEST_F(fault, waiting_is_ended_by_SIGKILL)
 {
 	NEED();
 	killed_while_waiting(_metadata, self, SIGKILL);
 }
 
-TEST_F_TIMEOUT(fault, copy_that_hangs_leaves_the_old_placement, 90)
+TEST_F(fault, copy_that_hangs_leaves_the_old_placement)
 {
 	struct kt_place home = kt_local(self->dimm, BLOCKS), there, now;
 	struct kt_bo w;
@@ -434,7 +434,7 @@ TEST_F_TIMEOUT(fault, copy_that_hangs_leaves_the_old_placement, 90)
 }
 
 /* A reset while memory is being zeroed: the object is zero all the same. */
-TEST_F_TIMEOUT(fault, zeroing_survives_a_reset, 60)
+TEST_F(fault, zeroing_survives_a_reset)
 {
 	struct kt_bo io;
 
@@ -463,7 +463,7 @@ TEST_F_TIMEOUT(fault, zeroing_survives_a_reset, 60)
 
 /* ---- a DIMM that breaks --------------------------------------------------------------------- */
 
-TEST_F_TIMEOUT(fault, fatal_error_is_reset, 60)
+TEST_F(fault, fatal_error_is_reset)
 {
 	NEED();
 	ASSERT_OK(inject(self, "fatal", "on"));
@@ -509,7 +509,7 @@ static void expect_lost(struct __test_metadata *_metadata, fault_t *self)
 	}
 }
 
-TEST_F_TIMEOUT(fault, dimm_that_reads_as_all_ones_has_failed, 90)
+TEST_F(fault, dimm_that_reads_as_all_ones_has_failed)
 {
 	struct kt_place p = kt_local(self->dimm, BLOCKS);
 	struct moendp_query q;
@@ -539,7 +539,7 @@ TEST_F_TIMEOUT(fault, dimm_that_reads_as_all_ones_has_failed, 90)
 }
 
 /* C13: a reset that never ends is given up at its deadline, and the DIMM has failed. */
-TEST_F_TIMEOUT(fault, reset_that_does_not_end, 90)
+TEST_F(fault, reset_that_does_not_end)
 {
 	uint64_t start;
 	int r;
@@ -621,7 +621,7 @@ static void *storm_of_commands(void *arg)
 	return NULL;
 }
 
-TEST_F_TIMEOUT(fault, resets_during_a_storm, 180)
+TEST_F(fault, resets_during_a_storm)
 {
 	static const char *const faults[] = { "hang", "drop", "fatal", "error", "lost-irq",
 					      "duplicate" };

@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_ref.h"
 
 #define H	64
@@ -240,7 +240,7 @@ static void *submit_in_a_loop(void *arg)
 	return NULL;
 }
 
-TEST_F_TIMEOUT(handles, destroy_racing_submit, 120)
+TEST_F(handles, destroy_racing_submit)
 {
 	struct race race = { .fd = self->fd, .dimm = self->dimm, .io = self->io.handle };
 	struct kt_place p = kt_local(self->dimm, 1);
@@ -288,7 +288,7 @@ static void *destroy_them(void *arg)
 }
 
 /* Of two that destroy the same handle, exactly one succeeds. */
-TEST_F_TIMEOUT(handles, destroy_racing_destroy, 120)
+TEST_F(handles, destroy_racing_destroy)
 {
 	struct race race = { .fd = self->fd };
 	const int rounds = 400 / kt_slow() + 10;

@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_host.h"
 #include "kt_ref.h"
 #include "kt_ring.h"
@@ -287,7 +287,7 @@ static void *race_to_move(void *arg)
 }
 
 /* One at a time: who comes second is told EBUSY, and the object survives. */
-TEST_F_TIMEOUT(migrate, two_at_once, 60)
+TEST_F(migrate, two_at_once)
 {
 	struct racer r[3];
 	atomic_bool stop = false;
@@ -310,7 +310,7 @@ TEST_F_TIMEOUT(migrate, two_at_once, 60)
 	expect_at(_metadata, self, &p);
 }
 
-TEST_F_TIMEOUT(migrate, while_moving_is_EBUSY_and_says_so, 60)
+TEST_F(migrate, while_moving_is_EBUSY_and_says_so)
 {
 	struct moendp_cmd_migrate m = { .handle = self->w.handle };
 	struct kt_place p = kt_local(self->b, BLOCKS), home = kt_local(self->a, BLOCKS);
@@ -346,7 +346,7 @@ TEST_F_TIMEOUT(migrate, while_moving_is_EBUSY_and_says_so, 60)
 	ASSERT_OK(kt_set(self->b, "x-inject-delay-ns", "10000000"));
 }
 
-TEST_F_TIMEOUT(migrate, over_a_link_that_is_down_is_ENOLINK, 60)
+TEST_F(migrate, over_a_link_that_is_down_is_ENOLINK)
 {
 	struct kt_place home = kt_local(self->a, BLOCKS), there = kt_local(self->b, BLOCKS);
 	struct moendp_query q;
@@ -371,7 +371,7 @@ TEST_F_TIMEOUT(migrate, over_a_link_that_is_down_is_ENOLINK, 60)
 	EXPECT_EQ(self->mask & ~(1U << self->a), q.link_peers);
 }
 
-TEST_F_TIMEOUT(migrate, copy_that_fails_is_EIO, 60)
+TEST_F(migrate, copy_that_fails_is_EIO)
 {
 	struct kt_place home = kt_local(self->a, BLOCKS), all = kt_spread(self->mask, BLOCKS);
 	unsigned int last = kt_nth_dimm(self->mask, self->nr - 1);
@@ -391,7 +391,7 @@ TEST_F_TIMEOUT(migrate, copy_that_fails_is_EIO, 60)
 /* ---- who asked is gone ---------------------------------------------------------------------- */
 
 /* Killed in the middle: the call ends at once, the object is whole at one place or the other. */
-TEST_F_TIMEOUT(migrate, caller_killed, 90)
+TEST_F(migrate, caller_killed)
 {
 	struct kt_place home = kt_local(self->a, BLOCKS), there = kt_local(self->b, BLOCKS), now;
 	struct moendp_bo_info info;
@@ -435,7 +435,7 @@ TEST_F_TIMEOUT(migrate, caller_killed, 90)
 }
 
 /* The file goes, by exit or by close, with migrations under way: memory comes back. */
-TEST_F_TIMEOUT(migrate, file_closed_while_moving, 90)
+TEST_F(migrate, file_closed_while_moving)
 {
 	struct kt_place p = kt_local(self->a, 64);
 	struct kt_free before;
@@ -477,7 +477,7 @@ TEST_F_TIMEOUT(migrate, file_closed_while_moving, 90)
  * A DIMM that users have filled still takes what migrates, from the part that is kept for that,
  * until this is used up, too: then ENOSPC, and the object stays where it was.
  */
-TEST_F_TIMEOUT(migrate, into_a_full_dimm_until_the_reserve_is_used_up, 90)
+TEST_F(migrate, into_a_full_dimm_until_the_reserve_is_used_up)
 {
 	struct kt_place home, there;
 	struct moendp_query q;
@@ -520,7 +520,7 @@ TEST_F_TIMEOUT(migrate, into_a_full_dimm_until_the_reserve_is_used_up, 90)
 }
 
 /* Two DIMMs that are both full exchange objects: that is what the reserve is for. */
-TEST_F_TIMEOUT(migrate, full_dimms_exchange_objects, 90)
+TEST_F(migrate, full_dimms_exchange_objects)
 {
 	struct kt_place at_a = kt_local(self->a, 64), at_b = kt_local(self->b, 64);
 	struct kt_bo fill_a, fill_b, one, two;
@@ -546,7 +546,7 @@ TEST_F_TIMEOUT(migrate, full_dimms_exchange_objects, 90)
 }
 
 /* Commands in flight finish on the old place, which is freed after them. */
-TEST_F_TIMEOUT(migrate, under_commands_in_flight, 90)
+TEST_F(migrate, under_commands_in_flight)
 {
 	struct kt_place there = kt_local(self->b, 32), home = kt_local(self->a, 32);
 	struct kt_free before;

@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_ring.h"
 
 #define H	64
@@ -251,7 +251,7 @@ TEST_F(mmap, sealed_is_read_only_for_ever)
 
 /* ---- migration behind a mapping ------------------------------------------------------------- */
 
-TEST_F_TIMEOUT(mmap, mapping_shows_the_same_bytes_wherever_they_lie, 60)
+TEST_F(mmap, mapping_shows_the_same_bytes_wherever_they_lie)
 {
 	struct kt_place places[4];
 	const int rounds = 60 / kt_slow() + 4;

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_ref.h"
 #include "kt_ring.h"
 
@@ -560,7 +560,7 @@ TEST_F(placement, holds_no_weights_alive)
 }
 
 /* The owner's process dies with migrations of the holder under way. */
-TEST_F_TIMEOUT(placement, owner_killed_while_the_holder_migrates, 60)
+TEST_F(placement, owner_killed_while_the_holder_migrates)
 {
 	struct kt_place places[2];
 	struct kt_free before;

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 
 #define RW		(PROT_READ | PROT_WRITE)
 #define MIB		(1ULL << 20)
@@ -284,7 +284,7 @@ static unsigned int fill_dimm(quota_t *self, uint64_t bytes, struct kt_bo *bo, u
 
 #define MAX_PIECES	300
 
-TEST_F_TIMEOUT(quota, exhausted_memory_is_ENOSPC_and_comes_back_zeroed, 120)
+TEST_F(quota, exhausted_memory_is_ENOSPC_and_comes_back_zeroed)
 {
 	static struct kt_bo bo[MAX_PIECES];
 	const uint64_t total = self->before.free_bytes[self->dimm];
@@ -327,7 +327,7 @@ TEST_F_TIMEOUT(quota, exhausted_memory_is_ENOSPC_and_comes_back_zeroed, 120)
 }
 
 /* Memory in pieces: the sum is free, and an object that needs it in one piece is refused. */
-TEST_F_TIMEOUT(quota, fragmented_memory, 120)
+TEST_F(quota, fragmented_memory)
 {
 	static struct kt_bo bo[MAX_PIECES];
 	const uint64_t total = self->before.free_bytes[self->dimm];
@@ -367,7 +367,7 @@ TEST_F_TIMEOUT(quota, fragmented_memory, 120)
 }
 
 /* Two tenants, whose processes come and go: neither finds anything of the other's. */
-TEST_F_TIMEOUT(quota, tenants_see_nothing_of_each_other, 60)
+TEST_F(quota, tenants_see_nothing_of_each_other)
 {
 	for (int round = 0; round < 8; round++) {
 		const uid_t uid = round & 1 ? UID_A : UID_B;

@@ -17,8 +17,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_ref.h"
 #include "kt_ring.h"
 

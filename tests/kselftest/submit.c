@@ -9,8 +9,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 
 #define LIST_OFF	(16 * KT_PAGE)
 #define Y_OFF		(32 * KT_PAGE)

@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_host.h"
 #include "kt_ref.h"
 #include "kt_ring.h"
@@ -242,12 +242,12 @@ static void reset_by(struct __test_metadata *_metadata, sysfs_t *self, const cha
 	expect_works(_metadata, self);
 }
 
-TEST_F_TIMEOUT(sysfs, reset_by_the_driver, 90)
+TEST_F(sysfs, reset_by_the_driver)
 {
 	reset_by(_metadata, self, "reset");
 }
 
-TEST_F_TIMEOUT(sysfs, reset_by_the_PCI_core, 90)
+TEST_F(sysfs, reset_by_the_PCI_core)
 {
 	if (access(attribute(self, true, "pci/reset"), W_OK))
 		SKIP(return, "the function has no reset in sysfs");

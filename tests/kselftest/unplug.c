@@ -20,8 +20,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_host.h"
 #include "kt_ref.h"
 #include "kt_ring.h"
@@ -338,7 +338,7 @@ static void removed_under_load(struct __test_metadata *_metadata, unplug_t *self
 	kt_ring_exit(&ring);
 }
 
-TEST_F_TIMEOUT(unplug, unplugged_with_waiters_and_mappings, 180)
+TEST_F(unplug, unplugged_with_waiters_and_mappings)
 {
 	NEED_DIMMS(2);
 	if (!kt_host_there())
@@ -346,7 +346,7 @@ TEST_F_TIMEOUT(unplug, unplugged_with_waiters_and_mappings, 180)
 	removed_under_load(_metadata, self, true);
 }
 
-TEST_F_TIMEOUT(unplug, unbound_with_waiters_and_mappings, 120)
+TEST_F(unplug, unbound_with_waiters_and_mappings)
 {
 	NEED_DIMMS(2);
 	if (!kt_host_there())
@@ -356,7 +356,7 @@ TEST_F_TIMEOUT(unplug, unbound_with_waiters_and_mappings, 120)
 
 /* ---- other ways to be in the way ------------------------------------------------------------- */
 
-TEST_F_TIMEOUT(unplug, holder_of_a_placement_fd_learns_of_the_loss, 60)
+TEST_F(unplug, holder_of_a_placement_fd_learns_of_the_loss)
 {
 	struct moendp_placement_entry e[8];
 	struct moendp_placement_list l = {
@@ -485,7 +485,7 @@ static void *open_and_close(void *arg)
 	return NULL;
 }
 
-TEST_F_TIMEOUT(unplug, comes_and_goes_under_everything, 180)
+TEST_F(unplug, comes_and_goes_under_everything)
 {
 	const int rounds = 12 / kt_slow() + 3;
 	struct sigaction act = { .sa_handler = on_bus_error };
@@ -567,7 +567,7 @@ FIXTURE_TEARDOWN(domain)
 }
 
 /* Who has the domain open finds its DIMMs again when they come; else it goes with the last. */
-TEST_F_TIMEOUT(domain, without_dimms, 60)
+TEST_F(domain, without_dimms)
 {
 	struct kt_place p = kt_local(kt_nth_dimm(self->mask, 0), BLOCKS);
 	struct kt_free before, after;

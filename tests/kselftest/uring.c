@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kselftest_harness.h"
 #include "kt.h"
+#include "kt_harness.h"
 #include "kt_ref.h"
 #include "kt_ring.h"
 
@@ -271,7 +271,7 @@ TEST_F(uring, registered_file_works)
 /* ---- many ----------------------------------------------------------------------------------- */
 
 /* Far more than the driver keeps in flight: each ends once, with its own result. */
-TEST_F_TIMEOUT(uring, more_commands_than_go_in_flight, 90)
+TEST_F(uring, more_commands_than_go_in_flight)
 {
 	bool seen[256] = { false };
 	struct kt_ring ring;
@@ -307,7 +307,7 @@ TEST_F_TIMEOUT(uring, more_commands_than_go_in_flight, 90)
  * More than a file may have under way at all: the submission that would have to wait is not told
  * EAGAIN, io_uring tries it again where it may wait.
  */
-TEST_F_TIMEOUT(uring, more_commands_than_a_file_may_have, 180)
+TEST_F(uring, more_commands_than_a_file_may_have)
 {
 	const unsigned int nr = 4096 + 300;
 	unsigned int good = 0;
@@ -333,7 +333,7 @@ TEST_F_TIMEOUT(uring, more_commands_than_a_file_may_have, 180)
 }
 
 /* What waits in one file does not hold up another: DIMMs are served in turn. */
-TEST_F_TIMEOUT(uring, other_files_get_their_turn, 120)
+TEST_F(uring, other_files_get_their_turn)
 {
 	struct kt_load load, mine;
 	struct kt_ring ring;
@@ -391,7 +391,7 @@ static void *submit_many(void *arg)
 	return NULL;
 }
 
-TEST_F_TIMEOUT(uring, several_rings_and_ioctls_on_one_file, 90)
+TEST_F(uring, several_rings_and_ioctls_on_one_file)
 {
 	struct submitter s[4];
 	pthread_t threads[4];
@@ -495,7 +495,7 @@ static void *scribble(void *arg)
  * must have been checked: no byte outside of the IO object is written and no DIMM refuses what the
  * driver let through.
  */
-TEST_F_TIMEOUT(uring, entry_changed_during_submit_is_checked_as_copied, 60)
+TEST_F(uring, entry_changed_during_submit_is_checked_as_copied)
 {
 	const struct moendp_cmd good = self->cmd;
 	struct scribbler s = { .good = &good };
@@ -651,7 +651,7 @@ TEST_F(uring, migrate_checks_its_members)
 
 /* ---- ends with work in flight --------------------------------------------------------------- */
 
-TEST_F_TIMEOUT(uring, ring_exit_with_work, 120)
+TEST_F(uring, ring_exit_with_work)
 {
 	struct kt_free before;
 	struct kt_load load;
@@ -678,7 +678,7 @@ TEST_F_TIMEOUT(uring, ring_exit_with_work, 120)
 	EXPECT_OK(kt_free_wait(self->fd, &before, 20000 * kt_slow()));
 }
 
-TEST_F_TIMEOUT(uring, file_closed_with_work, 120)
+TEST_F(uring, file_closed_with_work)
 {
 	struct kt_free before;
 	struct kt_load load;
@@ -705,7 +705,7 @@ TEST_F_TIMEOUT(uring, file_closed_with_work, 120)
 }
 
 /* Objects that are destroyed while commands use them: the commands still end well. */
-TEST_F_TIMEOUT(uring, objects_destroyed_with_work, 120)
+TEST_F(uring, objects_destroyed_with_work)
 {
 	struct kt_free before;
 	struct kt_load load;
@@ -728,7 +728,7 @@ TEST_F_TIMEOUT(uring, objects_destroyed_with_work, 120)
 }
 
 /* A process is killed with 256 commands in flight: it ends in bounded time, and nothing is left. */
-TEST_F_TIMEOUT(uring, SIGKILL_with_256_commands, 180)
+TEST_F(uring, SIGKILL_with_256_commands)
 {
 	struct kt_free before;
 	uint64_t start;
