@@ -167,14 +167,16 @@ static void expect_result(struct __test_metadata *_metadata, stale_t *self, int 
 TEST_F_TIMEOUT(stale, migration_between_writing_x_and_submitting, 1200)
 {
 	uint32_t believed = 1U << kt_nth_dimm(self->mask, 0);
-	unsigned int stale = 0, fresh = 0;
+	/* Under a debug kernel fewer: what that looks for is not in the numbers. */
+	const int rounds = ROUNDS / kt_slow();
+	int stale = 0, fresh = 0;
 	struct kt_free before;
 	uint64_t state = 5;
 
 	if (kt_count(self->mask) < 2)
 		SKIP(return, "needs two DIMMs");
 	ASSERT_OK(kt_free_read(self->fd, &before));
-	for (int i = 0; i < ROUNDS; i++) {
+	for (int i = 0; i < rounds; i++) {
 		const uint16_t *x = self->x[i % NR_X];
 		struct kt_place p = next_place(self->mask, &state);
 		uint32_t now = kt_place_mask(&p), mask = 0;
@@ -208,8 +210,9 @@ TEST_F_TIMEOUT(stale, migration_between_writing_x_and_submitting, 1200)
 		believed = now;
 	}
 	/* Both outcomes were really tried. */
-	EXPECT_LT(ROUNDS / 4, stale);
-	EXPECT_LT(ROUNDS / 10, fresh);
+	EXPECT_LT(rounds / 4, stale);
+	EXPECT_LT(rounds / 10, fresh);
+	TH_LOG("%d commands, %d times ESTALE", rounds, stale);
 	/* The placement at the end differs; the sum over the DIMMs does not. */
 	ASSERT_OK(kt_migrate(&self->w, &(struct kt_place){
 		.nr = 1, .r = { { kt_nth_dimm(self->mask, 0), BLOCKS } } }));
