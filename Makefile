@@ -154,8 +154,8 @@ define kmod_build
 	$(call say,KMOD,$(2)/moendp.ko)
 	$(Q)mkdir -p $(2) && rsync -a Kbuild kmod $(2)/
 	$(Q)k=$$(tests/vm/$(if $(filter debug,$(1)),debug-kernel.sh,guest-kernel.sh $(1))) && \
-		$(MAKE) --no-print-directory -s -C $$k/build M=$(abspath $(2)) \
-			CONFIG_DEBUG_INFO_BTF_MODULES= $(3) modules
+		MAKEFLAGS= $(MAKE) --no-print-directory -s -j$$(nproc) -C $$k/build \
+			M=$(abspath $(2)) CONFIG_DEBUG_INFO_BTF_MODULES= $(3) modules
 	$(Q)cp $(2)/kmod/moendp.ko $(2)/moendp.ko
 endef
 
