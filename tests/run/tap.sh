@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # shellcheck shell=bash disable=SC2034 # used by those who source it
 #
-# tap.sh - sourced by the scripts of this folder, which test ndp-run on the host and run from the
+# tap.sh - sourced by the scripts of this folder, which test the tools on the host and run from the
 # top of the tree: prints TAP, keeps a work folder.
 
 build=${NDP_BUILD:-build}

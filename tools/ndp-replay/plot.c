@@ -208,11 +208,14 @@ static int plot_timeline(const struct replay *r, FILE *f, const char *dir, struc
 
 int plot_write(const struct replay *r, const char *dir, struct ndp_error *err)
 {
+	struct stat st;
 	FILE *f;
 	int ret, status;
 
 	if (mkdir(dir, 0777) < 0 && errno != EEXIST)
 		return fail(err, -errno, "%s: cannot be made (%s)", dir, strerror(errno));
+	if (stat(dir, &st) < 0 || !S_ISDIR(st.st_mode))
+		return fail(err, -ENOTDIR, "%s: is no folder, --plot wants one", dir);
 	if (strpbrk(dir, "\n\r"))
 		return fail(err, -EINVAL, "--plot: the folder's name has a line break");
 	f = popen("gnuplot", "we");
