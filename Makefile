@@ -28,8 +28,8 @@
 # Extra flags for a whole folder: CFLAGS_<folder>/        += -Ilibndp/device     (that folder only)
 #
 # Objects are build/obj/<path of the .c>.o, always position independent, so one object serves the
-# static and the shared library. The include path of everything: libndp/include, kmod/uapi,
-# qemu-device/chip. Results of tests are TAP files in build/results/.
+# static and the shared library. The include path of everything is libndp/include; who may see more
+# (docs/architecture.md, layers) is said below. Results of tests are TAP files in build/results/.
 
 BUILD     := build
 CACHE     := $(or $(NDP_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/moendp)
@@ -46,7 +46,7 @@ LIBDIR    ?= $(PREFIX)/lib
 UDEVDIR   ?= /lib/udev
 VERSION   := 0.1.0
 NDP_CFLAGS   := -std=gnu11 $(OPT) -Wall -Wextra -Werror -fPIC -MMD -MP
-NDP_CPPFLAGS := -D_GNU_SOURCE -Ilibndp/include -Ikmod/uapi -Iqemu-device/chip
+NDP_CPPFLAGS := -D_GNU_SOURCE -Ilibndp/include
 KERNELS   := 6.1 6.12
 
 # `make V=1` shows the commands.
@@ -76,6 +76,10 @@ help:	## list the targets
 
 # Unit tests may name the numbers of the register header; nothing else in user space may.
 CFLAGS_tests/unit/ += -Ikmod
+
+# Layers: only libndp's devices and the tests see the kernel's interface and the chip.
+$(foreach d,libndp/device tests/unit tests/kselftest tests/bench,\
+	$(eval CFLAGS_$(d)/ += -Ikmod/uapi -Iqemu-device/chip))
 
 include $(FRAGMENTS)
 
