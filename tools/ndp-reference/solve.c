@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <glpk.h>
 #include <math.h>
+#include <string.h>
 
 enum {
 	MAX_ENTRIES = 8 + NDP_MAX_CHANNELS + NDP_MAX_DIMMS,
@@ -25,6 +26,7 @@ enum {
 
 static const double unit_ns = 1000;
 static const double close_enough = 0.001;	/* an optimum is proven to this relative gap */
+static const double give_up = 0.005;
 
 struct program {
 	glp_prob *lp;
@@ -103,8 +105,11 @@ static void put_loads(const struct program *p, struct column *c, const struct nd
 		put(c, p->first_dimm + d, l->dimm_ns[d] * f);
 }
 
-/* One column a domain that scales with the expert; returns how many there are. */
-static int add_whole(struct program *p, uint32_t e, int sum_row, bool integer)
+/*
+ * One column a domain that scales with the expert: any share, or, when @whole is
+ * not 0, how many of that many equal experts.  Returns how many columns there are.
+ */
+static int add_whole(struct program *p, uint32_t e, int sum_row, uint32_t whole)
 {
 	int n = 0;
 
@@ -117,9 +122,9 @@ static int add_whole(struct program *p, uint32_t e, int sum_row, bool integer)
 			continue;
 		put_loads(p, &c, &loads, 1);
 		put(&c, sum_row, 1);
-		j = add_column(p, &c, 1);
-		if (integer)
-			glp_set_col_kind(p->lp, j, GLP_BV);
+		j = add_column(p, &c, whole > 1 ? whole : 1);
+		if (whole)
+			glp_set_col_kind(p->lp, j, whole > 1 ? GLP_IV : GLP_BV);
 		n++;
 	}
 	return n;
@@ -284,7 +289,7 @@ int reference_lp(const struct ndp_layer *layer, double *bound_ns)
 		if (!layer->tokens[e])
 			continue;
 		if (even || homes(layer, e) == 1)
-			add_whole(&p, e, add_row(&p, GLP_FX, 1), false);
+			add_whole(&p, e, add_row(&p, GLP_FX, 1), 0);
 		else
 			add_parts(&p, e);
 	}
@@ -348,6 +353,25 @@ static void stop_at_first(glp_tree *tree, void *unused)
 		glp_ios_terminate(tree);
 }
 
+/* Experts that are the same to a scheduler: the search would try them in every order. */
+static bool are_twins(const struct ndp_layer *layer, uint32_t e, uint32_t f)
+{
+	const size_t dimms = layer->host->nr_dimms;
+
+	return layer->tokens[e] == layer->tokens[f] &&
+	       (!layer->on_gpu || layer->on_gpu[e] == layer->on_gpu[f]) &&
+	       !memcmp(layer->blocks + e * dimms, layer->blocks + f * dimms,
+		       dimms * sizeof(*layer->blocks));
+}
+
+static bool has_twin_before(const struct ndp_layer *layer, uint32_t e)
+{
+	for (uint32_t f = 0; f < e; f++)
+		if (are_twins(layer, e, f))
+			return true;
+	return false;
+}
+
 /*
  * Can whole experts be placed so that no resource exceeds @limit_ns?  With the
  * makespan a number, the resource rows are knapsacks of binaries, which GLPK has
@@ -364,12 +388,13 @@ static enum answer fits(const struct ndp_layer *layer, double limit_ns, int limi
 	program_begin(&p, layer);
 	glp_set_col_bnds(p.lp, 1, GLP_FX, limit_ns / unit_ns, 0);
 	for (uint32_t e = 0; e < layer->shape->experts; e++) {
-		int row;
+		uint32_t twins = 1;
 
-		if (!layer->tokens[e])
+		if (!layer->tokens[e] || has_twin_before(layer, e))
 			continue;
-		row = add_row(&p, GLP_FX, 1);
-		add_whole(&p, e, row, true);
+		for (uint32_t f = e + 1; f < layer->shape->experts; f++)
+			twins += are_twins(layer, e, f);
+		add_whole(&p, e, add_row(&p, GLP_FX, twins), twins);
 	}
 	/* A solution that keeps the CPU free is as good as any, and directs the search. */
 	glp_set_obj_coef(p.lp, 1, 0);
@@ -402,39 +427,46 @@ static int whole_bound(const struct ndp_layer *layer, double *bound_ns)
 	program_begin(&p, layer);
 	for (uint32_t e = 0; e < layer->shape->experts; e++)
 		if (layer->tokens[e])
-			add_whole(&p, e, add_row(&p, GLP_FX, 1), false);
+			add_whole(&p, e, add_row(&p, GLP_FX, 1), 0);
 	r = solve(&p, bound_ns);
 	glp_delete_prob(p.lp);
 	return r;
 }
 
 /*
- * Halves the gap between a bound and a plan until little is left or GLPK takes
- * too long: proofs that nothing fits below a limit are quick, and so is finding
- * something that does, except near the optimum.
+ * Halves the gap between a bound and a plan: proofs that nothing fits below a
+ * limit are quick, and so is finding something that does, except near the
+ * optimum. Where GLPK takes too long, only what is below is looked at further.
  */
 int reference_ilp(const struct ndp_layer *layer, double known_ns, int limit_ms,
 		  struct reference_ilp *out)
 {
+	double top_ns;
 	int r;
 
+	out->proven = false;
 	r = whole_bound(layer, &out->bound_ns);
 	if (r < 0)
 		return r;
-	out->best_ns = known_ns;
-	if (isinf(known_ns))
-		out->best_ns = greedy_makespan(layer);
-	while (out->best_ns - out->bound_ns > close_enough * out->best_ns) {
-		const double middle = (out->bound_ns + out->best_ns) / 2;
+	out->best_ns = isinf(known_ns) ? greedy_makespan(layer) : known_ns;
+	top_ns = out->best_ns;
+	while (top_ns - out->bound_ns > close_enough * top_ns) {
+		const double middle = (out->bound_ns + top_ns) / 2;
 		double found_ns;
-		const enum answer a = fits(layer, middle, limit_ms, &found_ns);
 
-		if (a == UNKNOWN)
-			break;
-		if (a == YES)
-			out->best_ns = found_ns;
-		else
+		switch (fits(layer, middle, limit_ms, &found_ns)) {
+		case NO:
 			out->bound_ns = middle;
+			break;
+		case YES:
+			out->best_ns = top_ns = found_ns;
+			break;
+		case UNKNOWN:
+			if (middle - out->bound_ns < give_up * top_ns)
+				return 0;
+			top_ns = middle;
+			break;
+		}
 	}
 	out->proven = out->best_ns - out->bound_ns <= close_enough * out->best_ns;
 	return 0;
