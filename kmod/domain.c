@@ -363,9 +363,9 @@ u32 ndp_domain_mask(struct ndp_domain *domain)
 }
 
 /*
- * Every object with a part on @dimm is lost.  The DIMM's state says already
- * that it cannot be used, so no new map can come to lie there: whoever sets
- * one checks that under the same lock.
+ * Every object with a part on @dimm is lost.  The DIMM is not alive any more,
+ * so no new map can come to lie there: whoever sets one checks that under the
+ * same lock.
  */
 void ndp_domain_lose(struct ndp_dimm *dimm)
 {

@@ -267,6 +267,7 @@ struct ndp_dimm {
 	struct pci_dev *pdev;
 	u32 id;				/* node id in the domain */
 	u32 state;			/* MOENDP_DIMM_*; reset_lock */
+	bool alive;			/* reset_lock */
 	u32 generation;			/* reset_lock */
 	u32 resets;			/* reset_lock */
 	bool coherent;
@@ -339,12 +340,13 @@ static inline void ndp_dimm_put(struct ndp_dimm *dimm)
 	put_device(&dimm->node.dev);
 }
 
-/* Can it still be used, now or after a reset that is going on? */
+/*
+ * Can it be used, now or after a reset that is going on?  Not any more from the
+ * moment that its objects are to be lost; the state says so when they are.
+ */
 static inline bool ndp_dimm_alive(const struct ndp_dimm *dimm)
 {
-	u32 state = READ_ONCE(dimm->state);
-
-	return state == MOENDP_DIMM_READY || state == MOENDP_DIMM_RESETTING;
+	return READ_ONCE(dimm->alive);
 }
 
 /* Between these the registers and the memory window exist. */

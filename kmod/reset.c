@@ -58,6 +58,7 @@ static int ndp_dimm_enable(struct ndp_dimm *dimm)
 	r = ndp_hw_enable(dimm);
 	if (r < 0)
 		return r;
+	WRITE_ONCE(dimm->alive, true);
 	ndp_dimm_set_state(dimm, MOENDP_DIMM_READY);
 	for (i = 0; i < NDP_QUEUES; i++)
 		ndp_queue_start(&dimm->queue[i]);
@@ -71,10 +72,11 @@ static void ndp_dimm_fail(struct ndp_dimm *dimm, int timed_out_queue,
 	dev_err(&dimm->pdev->dev,
 		"ndp%ud%u has failed, what it held is lost: replace it, or try to reset it\n",
 		dimm->node.domain->id, dimm->id);
-	ndp_dimm_set_state(dimm, MOENDP_DIMM_FAILED);
+	WRITE_ONCE(dimm->alive, false);
 	ndp_dimm_quiesce(dimm, true, waiting);
-	ndp_dimm_abort(dimm, timed_out_queue, -ENODEV, waiting);
 	ndp_domain_lose(dimm);
+	ndp_dimm_abort(dimm, timed_out_queue, -ENODEV, waiting);
+	ndp_dimm_set_state(dimm, MOENDP_DIMM_FAILED);
 }
 
 /* reset_lock held.  Second half of a reset; @r: how the hardware's part went */
@@ -214,12 +216,13 @@ void ndp_dimm_stop(struct ndp_dimm *dimm)
 
 	ndp_lists_init(waiting);
 	mutex_lock(&dimm->reset_lock);
-	ndp_dimm_set_state(dimm, MOENDP_DIMM_ABSENT);
+	WRITE_ONCE(dimm->alive, false);
 	ndp_dimm_quiesce(dimm, true, waiting);
 	if (ndp_hw_responds(dimm))
 		ndp_hw_reset(dimm);
-	ndp_dimm_abort(dimm, NDP_NO_QUEUE, -ENODEV, waiting);
 	ndp_domain_lose(dimm);
+	ndp_dimm_abort(dimm, NDP_NO_QUEUE, -ENODEV, waiting);
+	ndp_dimm_set_state(dimm, MOENDP_DIMM_ABSENT);
 	mutex_unlock(&dimm->reset_lock);
 
 	for (i = 0; i < NDP_QUEUES; i++)
