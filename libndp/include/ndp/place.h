@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * place.h - where the experts of a model should be: which of them GPU memory
+ * holds copies of, and which DIMMs hold their blocks.
+ *
+ * A state machine driven by the time that the caller gives it: no I/O, no clock,
+ * no allocation, no global state; equal calls give equal actions.  All times are
+ * *modelled time* of the described machine.  One thread at a time.
+ *
+ * Three kinds of actions run in the background (TriMoE, arXiv 2603.01058):
+ * prefetching a hot expert into GPU memory, relayout of an expert between one
+ * DIMM and all of them, and rebalancing experts between DIMMs.  An action starts
+ * only when
+ *
+ *   its gain is worth its cost: the makespan that the scheduler reaches with the
+ *   expected loads falls by so much that, over the horizon, it exceeds the time
+ *   that the copy takes, as if the layer had to wait for all of it, by a margin;
+ *   it is not undoing what has just been done (stay_ns);
+ *   the links and PCIe have kept to their shares of the time;
+ *   the memory it goes to has room for it beside all that is on its way.
+ *
+ * Until ndp_place_done() says that the bytes have arrived the old placement is
+ * the valid one.
+ */
+#ifndef NDP_PLACE_H
+#define NDP_PLACE_H
+
+#include <ndp/sched.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+	NDP_PLACE_MAX_LAYERS = 1024,
+	NDP_PLACE_MAX_ACTIONS = 64,	/* on their way at a time */
+};
+
+struct ndp_place_options {
+	uint64_t gpu_bytes;	/* GPU memory for experts of all layers; 0: the GPU gets none */
+	uint64_t dimm_bytes;	/* of each DIMM, for experts and what is on its way there */
+	uint32_t allowed_mask;	/* DIMMs that experts may be moved to */
+	uint32_t charges;	/* of the layers that are scheduled: enum ndp_charge */
+	enum ndp_policy policy;	/* the scheduler whose makespan is to fall */
+	double link_share;	/* 0..1: of each DIMM-Link port's time; 0: no moves between DIMMs */
+	double pcie_share;	/* 0..1: of PCIe's time; 0: no prefetches */
+	double horizon_steps;	/* for how many steps a gain counts */
+	double hysteresis;	/* 0.5: a gain must exceed the cost by half */
+	double stay_ns;		/* an expert is not moved again before */
+};
+
+/*
+ * What the host has, all DIMMs, all charges, trimoe; half of the links' time and
+ * of PCIe's; 128 steps, 0.5, 2 s.
+ */
+void ndp_place_defaults(struct ndp_place_options *options, const struct ndp_host *host);
+
+enum ndp_place_kind {
+	NDP_PLACE_PREFETCH,
+	NDP_PLACE_RELAYOUT,
+	NDP_PLACE_REBALANCE,
+};
+
+struct ndp_place_action {
+	uint32_t id;		/* for ndp_place_done() */
+	uint32_t kind;		/* enum ndp_place_kind */
+	uint32_t layer;
+	uint32_t expert;
+	int32_t victim;		/* prefetch: the expert whose GPU memory is taken first; -1: none */
+	uint32_t nr_blocks;	/* that are copied */
+	uint64_t bytes;		/* of those */
+	double gain_ns;		/* expected, each step; of all actions of this decision together */
+	double cost_ns;		/* the longest copy of this decision */
+	double end_ns;		/* when the copy would be there, started now and undisturbed */
+};
+
+struct ndp_placer;
+
+/* 0: no layers, experts or DIMMs, or more than the limits. */
+size_t ndp_place_bytes(uint32_t layers, uint32_t experts, uint32_t nr_dimms);
+
+/*
+ * @mem: ndp_place_bytes() of it, aligned for any type.  @host and @shape are
+ * copied.  @blocks [layers][experts][nr_dimms] and @on_gpu [layers][experts] (or
+ * NULL: none) say where everything is now.  -EINVAL: an option or a number is out
+ * of range; -ENOSPC: this does not fit in memory, with the arithmetic.
+ */
+int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shape *shape,
+		   uint32_t layers, const struct ndp_place_options *options, const uint16_t *blocks,
+		   const uint8_t *on_gpu, struct ndp_placer **placer, struct ndp_error *err);
+
+/*
+ * Decides for @layer at @now_ns, expecting @tokens [experts] in its next steps;
+ * to be called at most once a step.  Writes up to @max actions (16 are enough),
+ * which count as started, and returns their number.  Takes a few runs of the
+ * scheduler, so it is not for the path of a token.  Time never runs backwards.
+ */
+uint32_t ndp_place_decide(struct ndp_placer *p, uint32_t layer, const float *tokens, double now_ns,
+			  struct ndp_place_action *actions, uint32_t max);
+
+/*
+ * An action has ended: its bytes are there, or (@result < 0) it failed and all
+ * is as before, except that a victim is gone.  -ENOENT: no such action.
+ */
+int ndp_place_done(struct ndp_placer *p, uint32_t id, double now_ns, int result);
+
+/* [experts][nr_dimms], [experts]: what is valid now, in the form that struct ndp_layer wants. */
+const uint16_t *ndp_place_blocks(const struct ndp_placer *p, uint32_t layer);
+const uint8_t *ndp_place_on_gpu(const struct ndp_placer *p, uint32_t layer);
+
+/* [nr_dimms]: the expert's blocks when what is on its way has arrived. */
+const uint16_t *ndp_place_target(const struct ndp_placer *p, uint32_t layer, uint32_t expert);
+
+/*
+ * The copies that an action on its way consists of, at most 2 x nr_dimms, for the
+ * timeline.  Returns their number.
+ */
+uint32_t ndp_place_copies(const struct ndp_placer *p, uint32_t id, struct ndp_copy *copies);
+
+struct ndp_place_usage {
+	uint64_t gpu_bytes;	/* taken or promised */
+	uint64_t dimm_bytes[NDP_MAX_DIMMS];
+	uint32_t nr_actions;	/* on their way */
+	uint64_t started[3];	/* by enum ndp_place_kind, since the beginning */
+	uint64_t bytes[3];
+	uint64_t failed;
+};
+
+void ndp_place_usage(const struct ndp_placer *p, struct ndp_place_usage *usage);
+
+/* ---- before anything is loaded --------------------------------------------- */
+
+/*
+ * Whether @slots experts of @expert_bytes fit in @free_bytes.  0, also for no
+ * slots; -ENOSPC with the arithmetic and how many fit.
+ */
+int ndp_place_budget(uint64_t slots, uint64_t expert_bytes, uint64_t free_bytes,
+		     struct ndp_error *err);
+
+/*
+ * Deals whole experts to DIMMs in turn: @order[i], or i when it is NULL, goes to
+ * DIMM (@first + i) % nr_dimms.  So DIMMs hold equal numbers, or one more.
+ */
+void ndp_place_deal(uint16_t *blocks, const struct ndp_shape *shape, uint32_t nr_dimms,
+		    const uint32_t *order, uint32_t first);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * engine.c - the state of the placement engine: what is where, what is on its
+ * way, and the limits that no action may exceed.
+ *
+ * Memory and ports are charged when an action starts, and memory is given back
+ * when it ends: a migration keeps the old blocks until the new ones have arrived,
+ * so both count. A port that was used for t is free again after t / share, which
+ * keeps it to its share of any span of time that begins with a copy.
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int refuse(struct ndp_error *err, int code, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+static int refuse(struct ndp_error *err, int code, const char *format, ...)
+{
+	va_list args;
+
+	if (!err)
+		return code;
+	err->code = code;
+	va_start(args, format);
+	vsnprintf(err->message, sizeof(err->message), format, args);
+	va_end(args);
+	return code;
+}
+
+/* ---- before anything is loaded ---------------------------------------------- */
+
+/* Bytes as people write them; exact when they are whole MiB. */
+static const char *mib(char text[32], uint64_t bytes)
+{
+	if (bytes % (1 << 20))
+		snprintf(text, 32, "%.1f MiB", (double)bytes / (1 << 20));
+	else
+		snprintf(text, 32, "%llu MiB", (unsigned long long)bytes >> 20);
+	return text;
+}
+
+int ndp_place_budget(uint64_t slots, uint64_t expert_bytes, uint64_t free_bytes,
+		     struct ndp_error *err)
+{
+	char need[32], one[32], have[32];
+	uint64_t total;
+
+	if (!expert_bytes)
+		return refuse(err, -EINVAL, "an expert of 0 bytes cannot be placed");
+	if (slots <= free_bytes / expert_bytes)
+		return 0;
+	if (__builtin_mul_overflow(slots, expert_bytes, &total))
+		total = UINT64_MAX;
+	return refuse(err, -ENOSPC, "%llu experts of %s need %s, there are %s free: at most %llu fit",
+		      (unsigned long long)slots, mib(one, expert_bytes), mib(need, total),
+		      mib(have, free_bytes), (unsigned long long)(free_bytes / expert_bytes));
+}
+
+void ndp_place_deal(uint16_t *blocks, const struct ndp_shape *shape, uint32_t nr_dimms,
+		    const uint32_t *order, uint32_t first)
+{
+	memset(blocks, 0, (size_t)shape->experts * nr_dimms * sizeof(*blocks));
+	for (uint32_t i = 0; i < shape->experts; i++) {
+		const uint32_t expert = order ? order[i] : i;
+		const uint32_t dimm = (uint32_t)(((uint64_t)first + i) % nr_dimms);
+
+		blocks[(size_t)expert * nr_dimms + dimm] = (uint16_t)ndp_shape_blocks(shape);
+	}
+}
+
+/* ---- beginning ------------------------------------------------------------------ */
+
+void ndp_place_defaults(struct ndp_place_options *options, const struct ndp_host *host)
+{
+	*options = (struct ndp_place_options){
+		.gpu_bytes = host->gpu_bytes,
+		.dimm_bytes = host->dimm_bytes,
+		.allowed_mask = UINT32_MAX >> (32 - host->nr_dimms),
+		.charges = NDP_CHARGES_ALL,
+		.policy = NDP_POLICY_TRIMOE,
+		.link_share = 0.5,
+		.pcie_share = 0.5,
+		.horizon_steps = 128,
+		.hysteresis = 0.5,
+		.stay_ns = 2e9,
+	};
+}
+
+static size_t aligned(size_t bytes)
+{
+	return (bytes + 63) & ~(size_t)63;
+}
+
+size_t ndp_place_bytes(uint32_t layers, uint32_t experts, uint32_t nr_dimms)
+{
+	const size_t cells = (size_t)layers * experts;
+
+	if (!layers || layers > NDP_PLACE_MAX_LAYERS || !experts || experts > NDP_MAX_EXPERTS ||
+	    !nr_dimms || nr_dimms > NDP_MAX_DIMMS)
+		return 0;
+	return 64 + aligned(sizeof(struct ndp_placer)) +
+	       2 * aligned(cells * nr_dimms * sizeof(uint16_t)) + 3 * aligned(cells) +
+	       aligned(cells * sizeof(double)) + aligned(experts * sizeof(uint32_t)) +
+	       aligned(ndp_schedule_bytes(experts, nr_dimms)) +
+	       aligned(ndp_plan_bytes(experts, nr_dimms));
+}
+
+static void *take(char **at, size_t bytes)
+{
+	char *here = *at;
+
+	*at += aligned(bytes);
+	return here;
+}
+
+static int check_options(const struct ndp_place_options *o, const struct ndp_host *host,
+			 struct ndp_error *err)
+{
+	if (!(o->link_share >= 0 && o->link_share <= 1) || !(o->pcie_share >= 0 && o->pcie_share <= 1))
+		return refuse(err, -EINVAL, "link_share %g and pcie_share %g must be 0 to 1",
+			      o->link_share, o->pcie_share);
+	if (!(o->horizon_steps >= 0 && isfinite(o->horizon_steps)) ||
+	    !(o->hysteresis >= 0 && isfinite(o->hysteresis)) ||
+	    !(o->stay_ns >= 0 && isfinite(o->stay_ns)))
+		return refuse(err, -EINVAL,
+			      "horizon_steps %g, hysteresis %g and stay_ns %g must be finite and not negative",
+			      o->horizon_steps, o->hysteresis, o->stay_ns);
+	if ((unsigned)o->policy >= NDP_POLICIES)
+		return refuse(err, -EINVAL, "policy %u: there are %u", o->policy, NDP_POLICIES);
+	if (o->allowed_mask & ~(UINT32_MAX >> (32 - host->nr_dimms)))
+		return refuse(err, -EINVAL, "allowed_mask %#x names DIMMs beyond the host's %u",
+			      o->allowed_mask, host->nr_dimms);
+	return 0;
+}
+
+/* Charges what is there already. */
+static int count_memory(struct ndp_placer *p, struct ndp_error *err)
+{
+	const uint32_t dimms = p->host.nr_dimms;
+	uint64_t slots = 0, free = p->options.gpu_bytes;
+	char need[32], have[32];
+	int r;
+
+	if (p->host.gpu_bytes < free)
+		return refuse(err, -EINVAL, "gpu_bytes: %s asked, the host's GPU has %s",
+			      mib(need, free), mib(have, p->host.gpu_bytes));
+	if (p->host.dimm_bytes < p->options.dimm_bytes)
+		return refuse(err, -EINVAL, "dimm_bytes: %s asked, a DIMM has %s",
+			      mib(need, p->options.dimm_bytes), mib(have, p->host.dimm_bytes));
+	for (size_t cell = 0; cell < (size_t)p->layers * p->shape.experts; cell++) {
+		slots += p->on_gpu[cell];
+		for (uint32_t d = 0; d < dimms; d++)
+			p->dimm_bytes[d] += p->blocks[cell * dimms + d] * p->block_bytes;
+	}
+	r = ndp_place_budget(slots, p->shape.expert_bytes, free, err);
+	if (r < 0)
+		return r;
+	p->gpu_bytes = slots * p->shape.expert_bytes;
+	for (uint32_t d = 0; d < dimms; d++)
+		if (p->dimm_bytes[d] > p->options.dimm_bytes)
+			return refuse(err, -ENOSPC, "DIMM %u: its experts need %s, it has %s", d,
+				      mib(need, p->dimm_bytes[d]), mib(have, p->options.dimm_bytes));
+	return 0;
+}
+
+int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shape *shape,
+		   uint32_t layers, const struct ndp_place_options *options, const uint16_t *blocks,
+		   const uint8_t *on_gpu, struct ndp_placer **placer, struct ndp_error *err)
+{
+	const size_t bytes = ndp_place_bytes(layers, shape->experts, host->nr_dimms);
+	const size_t cells = (size_t)layers * shape->experts;
+	char *at = (char *)aligned((uintptr_t)mem);
+	struct ndp_placer *p;
+	int r;
+
+	if (!bytes)
+		return refuse(err, -EINVAL, "%u layers of %u experts on %u DIMMs: must be 1 to %u, %u, %u",
+			      layers, shape->experts, host->nr_dimms, NDP_PLACE_MAX_LAYERS,
+			      NDP_MAX_EXPERTS, NDP_MAX_DIMMS);
+	r = check_options(options, host, err);
+	if (r < 0)
+		return r;
+	memset(mem, 0, bytes);
+	p = take(&at, sizeof(*p));
+	p->blocks = take(&at, cells * host->nr_dimms * sizeof(uint16_t));
+	p->target = take(&at, cells * host->nr_dimms * sizeof(uint16_t));
+	p->on_gpu = take(&at, cells);
+	p->gpu_target = take(&at, cells);
+	p->busy = take(&at, cells);
+	p->free_ns = take(&at, cells * sizeof(double));
+	p->tokens = take(&at, shape->experts * sizeof(uint32_t));
+	p->work = take(&at, ndp_schedule_bytes(shape->experts, host->nr_dimms));
+	ndp_plan_init(&p->plan, take(&at, ndp_plan_bytes(shape->experts, host->nr_dimms)),
+		      shape->experts, host->nr_dimms);
+	p->host = *host;
+	p->shape = *shape;
+	p->options = *options;
+	p->layers = layers;
+	memcpy(p->blocks, blocks, cells * host->nr_dimms * sizeof(uint16_t));
+	if (on_gpu)
+		memcpy(p->on_gpu, on_gpu, cells);
+	for (uint32_t l = 0; l < layers; l++) {
+		const struct ndp_layer layer = {
+			.host = &p->host, .shape = &p->shape, .charges = options->charges,
+			.tokens = p->tokens, .blocks = ndp_place_blocks(p, l),
+			.on_gpu = ndp_place_on_gpu(p, l),
+		};
+
+		r = ndp_layer_check(&layer, err);
+		if (r < 0)
+			return r;
+	}
+	p->nr_blocks = ndp_shape_blocks(shape);
+	p->block_bytes = (shape->expert_bytes + p->nr_blocks - 1) / p->nr_blocks;
+	r = count_memory(p, err);
+	if (r < 0)
+		return r;
+	memcpy(p->target, p->blocks, cells * host->nr_dimms * sizeof(uint16_t));
+	memcpy(p->gpu_target, p->on_gpu, cells);
+	*placer = p;
+	return 0;
+}
+
+/* ---- actions -------------------------------------------------------------------- */
+
+/* Blocks that a move takes from @d, or (negative) brings to it. */
+static int32_t leaving(const struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,
+		       uint32_t d)
+{
+	return (int32_t)place_row(p, p->target, layer, proposal->expert)[d] - proposal->row[d];
+}
+
+static double link_ns(const struct ndp_placer *p, uint32_t blocks)
+{
+	return p->host.link_latency_ns + (double)(blocks * p->block_bytes) / p->host.link_gbps;
+}
+
+/* PCIe delivers no faster than the slowest channel that an expert comes from. */
+static double prefetch_ns(const struct ndp_placer *p, uint32_t layer, uint32_t expert)
+{
+	const uint16_t *row = place_row(p, p->blocks, layer, expert);
+	uint32_t on_channel[NDP_MAX_CHANNELS] = { 0 }, most = 0;
+
+	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
+		uint32_t *blocks = &on_channel[d % p->host.nr_channels];
+
+		*blocks += row[d];
+		most = *blocks > most ? *blocks : most;
+	}
+	return fmax((double)p->shape.expert_bytes / p->host.pcie_gbps,
+		    (double)(most * p->block_bytes) / p->host.channel_gbps);
+}
+
+double ndpi_place_copy_ns(const struct ndp_placer *p, uint32_t layer, const struct proposal *proposal)
+{
+	double longest = 0;
+
+	if (!place_rested(p, layer, proposal->expert))
+		return HUGE_VAL;
+	if (proposal->kind == NDP_PLACE_PREFETCH) {
+		const uint64_t freed = proposal->victim >= 0 ? p->shape.expert_bytes : 0;
+
+		if (p->options.pcie_share <= 0 || p->host.pcie_gbps <= 0 || p->pcie_ns > p->now_ns ||
+		    p->gpu_bytes - freed + p->shape.expert_bytes > p->options.gpu_bytes)
+			return HUGE_VAL;
+		return prefetch_ns(p, layer, proposal->expert);
+	}
+	if (p->options.link_share <= 0 || p->host.link_gbps <= 0)
+		return HUGE_VAL;
+	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
+		const int32_t blocks = leaving(p, layer, proposal, d);
+
+		if (proposal->row[d] && p->dimm_bytes[d] + proposal->row[d] * p->block_bytes >
+					p->options.dimm_bytes)
+			return HUGE_VAL;
+		if (!blocks)
+			continue;
+		if ((blocks > 0 ? p->link_out_ns[d] : p->link_in_ns[d]) > p->now_ns ||
+		    (blocks < 0 && !(p->options.allowed_mask >> d & 1)))
+			return HUGE_VAL;
+		longest = fmax(longest, link_ns(p, (uint32_t)abs(blocks)));
+	}
+	return longest;
+}
+
+void ndpi_place_try(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,
+		    struct proposal *undo)
+{
+	uint16_t *row = place_row(p, p->target, layer, proposal->expert);
+	uint8_t *gpu = p->gpu_target + place_cell(p, layer, 0);
+
+	*undo = *proposal;
+	if (proposal->kind == NDP_PLACE_PREFETCH) {
+		gpu[proposal->expert] ^= 1;
+		if (proposal->victim >= 0)
+			gpu[proposal->victim] ^= 1;
+		return;
+	}
+	memcpy(undo->row, row, p->host.nr_dimms * sizeof(*row));
+	memcpy(row, proposal->row, p->host.nr_dimms * sizeof(*row));
+}
+
+double ndpi_place_makespan(struct ndp_placer *p, uint32_t layer)
+{
+	const struct ndp_layer now = {
+		.host = &p->host, .shape = &p->shape, .charges = p->options.charges,
+		.tokens = p->tokens,
+		.blocks = place_row(p, p->target, layer, 0),
+		.on_gpu = p->gpu_target + place_cell(p, layer, 0),
+	};
+
+	return ndp_schedule(&now, p->options.policy, p->work, &p->plan) < 0 ? HUGE_VAL :
+	       p->plan.makespan_ns;
+}
+
+static void start_prefetch(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,
+			   double copy_ns)
+{
+	const size_t cell = place_cell(p, layer, proposal->expert);
+
+	if (proposal->victim >= 0) {
+		const size_t victim = place_cell(p, layer, (uint32_t)proposal->victim);
+
+		p->on_gpu[victim] = p->gpu_target[victim] = 0;
+		p->free_ns[victim] = p->now_ns + p->options.stay_ns;
+	} else {
+		p->gpu_bytes += p->shape.expert_bytes;
+	}
+	p->gpu_target[cell] = 1;
+	p->pcie_ns = p->now_ns + copy_ns / p->options.pcie_share;
+}
+
+static void start_move(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,
+		       struct flight *flight)
+{
+	uint16_t *row = place_row(p, p->target, layer, proposal->expert);
+
+	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
+		const int32_t blocks = leaving(p, layer, proposal, d);
+		const double until_ns = p->now_ns + link_ns(p, (uint32_t)abs(blocks)) /
+						    p->options.link_share;
+
+		if (blocks > 0)
+			p->link_out_ns[d] = until_ns;
+		if (blocks < 0) {
+			p->link_in_ns[d] = until_ns;
+			flight->action.nr_blocks += (uint32_t)-blocks;
+		}
+		flight->dimm_bytes[d] = proposal->row[d] * p->block_bytes;
+		p->dimm_bytes[d] += flight->dimm_bytes[d];
+	}
+	memcpy(row, proposal->row, p->host.nr_dimms * sizeof(*row));
+}
+
+void ndpi_place_start(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,
+		      double gain_ns, double cost_ns, struct ndp_place_action *action)
+{
+	const double copy_ns = ndpi_place_copy_ns(p, layer, proposal);
+	struct flight *flight = p->flight;
+
+	while (flight->used)
+		flight++;
+	*flight = (struct flight){
+		.used = true,
+		.action = {
+			.id = (uint32_t)(flight - p->flight),
+			.kind = proposal->kind,
+			.layer = layer,
+			.expert = proposal->expert,
+			.victim = proposal->kind == NDP_PLACE_PREFETCH ? proposal->victim : -1,
+			.gain_ns = gain_ns,
+			.cost_ns = cost_ns,
+			.end_ns = p->now_ns + copy_ns,
+		},
+	};
+	if (proposal->kind == NDP_PLACE_PREFETCH) {
+		flight->action.nr_blocks = p->nr_blocks;
+		start_prefetch(p, layer, proposal, copy_ns);
+	} else {
+		start_move(p, layer, proposal, flight);
+	}
+	flight->action.bytes = flight->action.nr_blocks == p->nr_blocks ? p->shape.expert_bytes :
+			       flight->action.nr_blocks * p->block_bytes;
+	p->busy[place_cell(p, layer, proposal->expert)] = 1;
+	p->nr_flights++;
+	p->started[proposal->kind]++;
+	p->bytes[proposal->kind] += flight->action.bytes;
+	*action = flight->action;
+}
+
+/* The blocks that stay valid take the other ones' place; the other ones' memory is free. */
+static void end_move(struct ndp_placer *p, const struct flight *flight, bool arrived)
+{
+	uint16_t *blocks = place_row(p, p->blocks, flight->action.layer, flight->action.expert);
+	uint16_t *target = place_row(p, p->target, flight->action.layer, flight->action.expert);
+
+	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
+		p->dimm_bytes[d] -= arrived ? blocks[d] * p->block_bytes : flight->dimm_bytes[d];
+		if (arrived)
+			blocks[d] = target[d];
+		else
+			target[d] = blocks[d];
+	}
+}
+
+int ndp_place_done(struct ndp_placer *p, uint32_t id, double now_ns, int result)
+{
+	struct flight *flight;
+	size_t cell;
+
+	if (id >= NDP_PLACE_MAX_ACTIONS || !p->flight[id].used)
+		return -ENOENT;
+	flight = &p->flight[id];
+	cell = place_cell(p, flight->action.layer, flight->action.expert);
+	p->now_ns = fmax(p->now_ns, now_ns);
+	if (flight->action.kind != NDP_PLACE_PREFETCH) {
+		end_move(p, flight, result >= 0);
+	} else if (result >= 0) {
+		p->on_gpu[cell] = 1;
+	} else {
+		p->gpu_target[cell] = 0;
+		p->gpu_bytes -= p->shape.expert_bytes;
+	}
+	p->failed += result < 0;
+	p->busy[cell] = 0;
+	p->free_ns[cell] = p->now_ns + p->options.stay_ns;
+	flight->used = false;
+	p->nr_flights--;
+	return 0;
+}
+
+/* ---- looking ---------------------------------------------------------------------- */
+
+const uint16_t *ndp_place_blocks(const struct ndp_placer *p, uint32_t layer)
+{
+	return place_row(p, p->blocks, layer, 0);
+}
+
+const uint8_t *ndp_place_on_gpu(const struct ndp_placer *p, uint32_t layer)
+{
+	return p->on_gpu + place_cell(p, layer, 0);
+}
+
+const uint16_t *ndp_place_target(const struct ndp_placer *p, uint32_t layer, uint32_t expert)
+{
+	return place_row(p, p->target, layer, expert);
+}
+
+uint32_t ndp_place_copies(const struct ndp_placer *p, uint32_t id, struct ndp_copy *copies)
+{
+	const uint32_t dimms = p->host.nr_dimms;
+	const struct ndp_place_action *a;
+	const uint16_t *from, *to;
+	uint32_t count = 0, source = 0, taken = 0;
+
+	if (id >= NDP_PLACE_MAX_ACTIONS || !p->flight[id].used)
+		return 0;
+	a = &p->flight[id].action;
+	from = place_row(p, p->blocks, a->layer, a->expert);
+	to = place_row(p, p->target, a->layer, a->expert);
+	if (a->kind == NDP_PLACE_PREFETCH) {
+		uint32_t only = NDP_MAX_DIMMS;
+
+		for (uint32_t d = 0; d < dimms; d++)
+			if (from[d] == p->nr_blocks)
+				only = d;
+		copies[0] = (struct ndp_copy){ .bytes = a->bytes, .expert = a->expert, .to_gpu = 1,
+					       .from = (uint8_t)only };
+		return 1;
+	}
+	/* Surplus blocks fill what is missing, both in the order of the DIMMs. */
+	for (uint32_t d = 0; d < dimms; d++) {
+		uint32_t missing = to[d] > from[d] ? (uint32_t)(to[d] - from[d]) : 0;
+
+		while (missing) {
+			const uint32_t surplus = from[source] > to[source] ?
+						 (uint32_t)(from[source] - to[source]) - taken : 0;
+			const uint32_t blocks = surplus < missing ? surplus : missing;
+
+			if (blocks)
+				copies[count++] = (struct ndp_copy){
+					.bytes = blocks * p->block_bytes, .expert = a->expert,
+					.from = (uint8_t)source, .to = (uint8_t)d,
+				};
+			missing -= blocks;
+			taken += blocks;
+			if (missing) {
+				source++;
+				taken = 0;
+			}
+		}
+	}
+	return count;
+}
+
+void ndp_place_usage(const struct ndp_placer *p, struct ndp_place_usage *usage)
+{
+	memset(usage, 0, sizeof(*usage));
+	usage->gpu_bytes = p->gpu_bytes;
+	memcpy(usage->dimm_bytes, p->dimm_bytes, sizeof(p->dimm_bytes));
+	usage->nr_actions = p->nr_flights;
+	memcpy(usage->started, p->started, sizeof(p->started));
+	memcpy(usage->bytes, p->bytes, sizeof(p->bytes));
+	usage->failed = p->failed;
+}
