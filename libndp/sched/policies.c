@@ -44,9 +44,12 @@ int ndp_policy_parse(const char *name)
 	return -EINVAL;
 }
 
+/* Where pieces end that much above the bound, whole experts are tried, too. */
+static const float far_from_bound = 1.02f;
+
 size_t ndp_schedule_bytes(uint32_t experts, uint32_t nr_dimms)
 {
-	return ndpi_table_bytes(experts, nr_dimms) + ndpi_split_bytes(experts) + 2 * (size_t)experts +
+	return ndpi_table_bytes(experts, nr_dimms) + ndpi_split_bytes(experts) + 3 * (size_t)experts +
 	       SPLIT_MAX * sizeof(struct ndpi_cut) + 128;
 }
 
@@ -63,27 +66,59 @@ static float whole_in(const struct ndpi_table *t, uint8_t *choice, uint32_t doma
 	return ndpi_sum(t, choice, sum);
 }
 
+/* @choice becomes one domain for all when that is shorter than @makespan; returns the shorter. */
+static float one_domain(const struct ndpi_table *t, uint8_t *choice, uint8_t *other,
+			float makespan)
+{
+	for (uint32_t domain = 0; domain < NDP_DOMAINS; domain++) {
+		const float alone = whole_in(t, other, domain);
+
+		if (alone < makespan) {
+			makespan = alone;
+			memcpy(choice, other, t->nr);
+		}
+	}
+	return makespan;
+}
+
 /*
  * Refinement is a local search, so that a domain alone can be better; then the
- * search starts from there.
+ * search starts again from there.
  */
-static void best_of_whole(const struct ndpi_table *t, uint8_t *choice, uint8_t *other,
-			  struct ndpi_arena arena)
+static float whole_experts(const struct ndpi_table *t, uint8_t *choice, uint8_t *other,
+			   struct ndpi_arena arena)
 {
+	float makespan, alone;
 	ndpi_wide sum;
-	float best;
 
 	ndpi_greedy(t, choice);
 	ndpi_drain(t, choice, arena);
 	ndpi_refine(t, choice);
-	best = ndpi_sum(t, choice, sum);
-	for (uint32_t domain = 0; domain < NDP_DOMAINS; domain++) {
-		if (whole_in(t, other, domain) >= best)
-			continue;
-		ndpi_refine(t, other);
-		best = ndpi_sum(t, other, sum);
+	makespan = ndpi_sum(t, choice, sum);
+	alone = one_domain(t, choice, other, makespan);
+	if (alone == makespan)
+		return makespan;
+	ndpi_refine(t, choice);
+	return ndpi_sum(t, choice, sum);
+}
+
+/*
+ * Experts in pieces; whole ones where rounding to blocks and commands leave the
+ * pieces far from the bound.  Returns how many cuts there are.
+ */
+static uint32_t divided_experts(const struct ndpi_table *t, uint8_t *choice, uint8_t *other,
+				uint8_t *third, struct ndpi_cut *cuts, struct ndpi_arena arena)
+{
+	float makespan, bound;
+	const uint32_t nr = ndpi_split(t, choice, cuts, &makespan, &bound, arena);
+
+	if (makespan > far_from_bound * bound) {
+		if (whole_experts(t, other, third, arena) > makespan)
+			return nr;
 		memcpy(choice, other, t->nr);
+		return 0;
 	}
+	return one_domain(t, choice, other, makespan) < makespan ? 0 : nr;
 }
 
 /* A cut whose blocks are all in one domain is a whole expert. */
@@ -152,9 +187,9 @@ int ndp_schedule(const struct ndp_layer *layer, enum ndp_policy policy, void *wo
 		&layer->host->cpu_plain : &layer->host->cpu;
 	struct ndpi_arena arena = { work };
 	struct ndpi_table table;
+	uint8_t *choice, *other, *third;
 	struct ndpi_cut *cuts;
 	uint32_t nr_cuts = 0;
-	uint8_t *choice, *other;
 	int r;
 
 	if ((unsigned)policy >= NDP_POLICIES || plan->experts != layer->shape->experts)
@@ -164,13 +199,13 @@ int ndp_schedule(const struct ndp_layer *layer, enum ndp_policy policy, void *wo
 		return r;
 	choice = ndpi_take(&arena, table.experts);
 	other = ndpi_take(&arena, table.experts);
+	third = ndpi_take(&arena, table.experts);
 	cuts = ndpi_take(&arena, SPLIT_MAX * sizeof(*cuts));
 	plan->policy = policy;
-	if (policy == NDP_POLICY_SPLIT) {
-		float makespan, bound;
-		nr_cuts = ndpi_split(&table, choice, cuts, &makespan, &bound, arena);
-	} else if (policies[policy].refine)
-		best_of_whole(&table, choice, other, arena);
+	if (policy == NDP_POLICY_SPLIT)
+		nr_cuts = divided_experts(&table, choice, other, third, cuts, arena);
+	else if (policies[policy].refine)
+		whole_experts(&table, choice, other, arena);
 	else
 		ndpi_greedy(&table, choice);
 	write_plan(&table, choice, cuts, nr_cuts, plan);

@@ -42,11 +42,17 @@ static const uint16_t *held(const struct ndpi_table *t, uint32_t i)
 	return t->rules.layer->blocks + (size_t)t->expert[i] * t->rules.layer->host->nr_dimms;
 }
 
-/* Sum of (load / unit)^512. */
+/*
+ * Sum of (load / unit)^512, which 1.05 raises to 7e10; what is far above the unit
+ * is judged by the largest load alone, so that nothing overflows.
+ */
 static float strain(const struct cutter *c, const float *load)
 {
+	const float largest = ndpi_largest(load, c->t->full_width) * c->unit;
 	ndpi_vec sum = { 0 };
 
+	if (largest > 1.05f)
+		return 1e20f * largest;
 	for (uint32_t k = 0; k < c->t->full_width; k += 4) {
 		ndpi_vec v = *(const ndpi_vec *)(load + k) * c->unit;
 
@@ -54,7 +60,7 @@ static float strain(const struct cutter *c, const float *load)
 			v *= v;
 		sum += v;
 	}
-	return sum[0] + sum[1] + sum[2] + sum[3];
+	return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 static void add_cut(const struct cutter *c, const struct ndpi_cut *cut, float sign, float *load)

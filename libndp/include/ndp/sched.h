@@ -194,6 +194,7 @@ struct ndp_piece {
 	uint16_t nr_blocks;
 	uint8_t domain;
 	uint8_t dimm;
+	uint16_t reserved;	/* 0 */
 };
 
 struct ndp_plan {
