@@ -82,7 +82,8 @@ static inline float emul_bf16(uint16_t bits)
 	return emul_flush(f);
 }
 
-static inline __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b)
+/* Not inlined: the kernels unroll it hundreds of times. */
+__attribute__((noinline)) static __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b)
 {
 	for (int i = 0; i < 16; i++) {
 		float s = emul_flush(sum.f[i]);
