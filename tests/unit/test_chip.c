@@ -258,6 +258,14 @@ static struct ndp_chip_op ffn_with_rows(void)
 	return op;
 }
 
+/* Of the last row only what is used must lie in memory. */
+static struct ndp_chip_op wide(struct ndp_chip_op op)
+{
+	op.ldx_bytes = 512;
+	op.ldy_bytes = 1024;
+	return op;
+}
+
 static void ranges_are_checked_to_the_byte(void **state)
 {
 	(void)state;
@@ -265,17 +273,17 @@ static void ranges_are_checked_to_the_byte(void **state)
 	range_ends(copy(), offsetof(struct ndp_chip_op, y), 4096, 8);
 	range_ends(copy(), offsetof(struct ndp_chip_op, w), 4096, 8);
 	range_ends(link_copy(), offsetof(struct ndp_chip_op, y), 4096, 8);
-	range_ends(act(), offsetof(struct ndp_chip_op, x), 2 * 256 + 200, 64);
-	range_ends(act(), offsetof(struct ndp_chip_op, rows), 2 * 256 + 200, 64);
-	range_ends(act(), offsetof(struct ndp_chip_op, y), 2 * 128 + 100, 64);
-	range_ends(gemv(), offsetof(struct ndp_chip_op, w), 2 * 64 * 128, 64);
-	range_ends(gemv(), offsetof(struct ndp_chip_op, x), 2 * 256 + 200, 64);
-	range_ends(gemv(), offsetof(struct ndp_chip_op, y), 2 * 256 + 200, 64);
-	range_ends(ffn(), offsetof(struct ndp_chip_op, w), 2 * 192 * 128, 64);
-	range_ends(ffn(), offsetof(struct ndp_chip_op, x), 2 * 256 + 200, 64);
-	range_ends(ffn(), offsetof(struct ndp_chip_op, y), 2 * 448 + 400, 64);
-	range_ends(ffn_with_rows(), offsetof(struct ndp_chip_op, x), 8 * 256 + 200, 64);
-	range_ends(ffn_with_rows(), offsetof(struct ndp_chip_op, rows), 3 * 4, 4);
+	range_ends(wide(act()), offsetof(struct ndp_chip_op, x), 2 * 512 + 200, 64);
+	range_ends(wide(act()), offsetof(struct ndp_chip_op, rows), 2 * 512 + 200, 64);
+	range_ends(wide(act()), offsetof(struct ndp_chip_op, y), 2 * 1024 + 100, 64);
+	range_ends(wide(gemv()), offsetof(struct ndp_chip_op, w), 2 * 64 * 128, 64);
+	range_ends(wide(gemv()), offsetof(struct ndp_chip_op, x), 2 * 512 + 200, 64);
+	range_ends(wide(gemv()), offsetof(struct ndp_chip_op, y), 2 * 1024 + 200, 64);
+	range_ends(wide(ffn()), offsetof(struct ndp_chip_op, w), 2 * 192 * 128, 64);
+	range_ends(wide(ffn()), offsetof(struct ndp_chip_op, x), 2 * 512 + 200, 64);
+	range_ends(wide(ffn()), offsetof(struct ndp_chip_op, y), 2 * 1024 + 400, 64);
+	range_ends(wide(ffn_with_rows()), offsetof(struct ndp_chip_op, x), 8 * 512 + 200, 64);
+	range_ends(wide(ffn_with_rows()), offsetof(struct ndp_chip_op, rows), 3 * 4, 4);
 	/* counts and strides whose products are large */
 	CHECK_GIVES(NDP_CHIP_ERR_RANGE, ffn, op.count = UINT32_MAX);
 	CHECK_GIVES(NDP_CHIP_ERR_RANGE, ffn, op.ldx_bytes = -64u);
