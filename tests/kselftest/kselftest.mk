@@ -3,6 +3,10 @@
 # The driver's own tests: programs that run in a guest with NDP DIMMs, print KTAP, and use the
 # kernel's interface without libndp in between. One program a theme; kt*.c is what they share.
 # The test harness is the kernel's own, from Debian's linux-source (see guest-kernel.sh).
+#
+# In the guest: NDP_TEST_NODE names the domain under test (/dev/ndp0), NDP_RACE_SECONDS says how
+# long race runs (60), NDP_DEBUG_KERNEL or NDP_TEST_SLOW=N that the guest is slow. What needs the
+# host (/bin/host of tests/vm), a disk, several DIMMs or CONFIG_FAULT_INJECTION skips without it.
 
 KT_TESTS := abi create handles mmap submit compute uring quota sysfs confine placement migrate coherent fault unplug alloc \
 	stale race

@@ -254,4 +254,36 @@ TEST_F(sysfs, reset_by_the_PCI_core)
 	reset_by(_metadata, self, "pci/reset");
 }
 
+/* The PCI core switches the memory window off meanwhile: who uses a mapping then has to wait. */
+TEST_F(sysfs, reset_by_the_PCI_core_loses_no_store)
+{
+	volatile uint64_t *word = (volatile uint64_t *)((char *)self->io.map + Y_OFF);
+	uint64_t n, wrong = 0;
+	int status;
+	pid_t pid;
+
+	if (access(attribute(self, true, "pci/reset"), W_OK))
+		SKIP(return, "the function has no reset in sysfs");
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		for (int i = 0; i < 10; i++) {
+			if (kt_write_file(attribute(self, true, "pci/reset"), "1"))
+				_exit(1);
+			kt_sleep_ms(20);
+		}
+		_exit(0);
+	}
+	for (n = 1; waitpid(pid, &status, WNOHANG) == 0; n++) {
+		*word = n;
+		wrong += *word != n;
+	}
+	EXPECT_EQ(0, status);
+	EXPECT_LT(1000, n);
+	EXPECT_EQ(0, wrong) {
+		TH_LOG("of %llu words stored and read back", (unsigned long long)n);
+	}
+	expect_works(_metadata, self);
+}
+
 TEST_HARNESS_MAIN
