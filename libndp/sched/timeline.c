@@ -24,7 +24,7 @@ enum {
 	SERVER_DIMMS,					/* commands of DIMM d */
 	SERVER_IO = SERVER_DIMMS + NDP_MAX_DIMMS,	/* its x and y */
 	SERVERS = SERVER_IO + NDP_MAX_DIMMS,
-	STAGED_AHEAD = 2,		/* missing experts staged before PCIe takes them */
+	STAGED_AHEAD = 8,		/* missing experts staged before PCIe takes them */
 };
 
 enum kind {
