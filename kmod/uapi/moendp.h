@@ -25,8 +25,7 @@
  * - ENXIO: a DIMM that this file does not know.
  * - ENODEV: the DIMM, or every DIMM, is gone; the object is lost.
  * - EXDEV: an IO object has no replica on a DIMM where the weights lie.
- * - EPERM: a placement outside of the object's allowed mask, or a call that
- *   this kind of file may not make.
+ * - EPERM: a placement outside of the object's allowed mask.
  * - EBUSY: an object that is mapped is to be sealed.
  * - EDQUOT: the user's quota of DIMM memory is used up.
  * - ENOSPC: the DIMM has no contiguous room of that size.
