@@ -286,13 +286,16 @@ bench-sched: $(HOST_PARTS)	## measure the scheduler, modelled and in wall time: 
 .PHONY: install
 install: $(LIB_SO) $(LIB_A) $(addprefix $(BUILD)/install/,$(TOOLS))	## install library, headers, tools, man pages, udev rule (PREFIX, DESTDIR)
 	$(Q)install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include/ndp \
-		$(PREFIX)/share/man/man1 $(PREFIX)/share/man/man3 $(UDEVDIR)/rules.d)
+		$(PREFIX)/share/man/man1 $(PREFIX)/share/man/man3 $(PREFIX)/share/moendp/hosts \
+		$(PREFIX)/share/moendp/models $(UDEVDIR)/rules.d)
 	$(Q)install -m 755 $(addprefix $(BUILD)/install/,$(TOOLS)) $(DESTDIR)$(PREFIX)/bin
 	$(Q)install -m 644 $(LIB_SO) $(LIB_A) $(DESTDIR)$(LIBDIR)
 	$(Q)ln -sf libndp.so.0 $(DESTDIR)$(LIBDIR)/libndp.so
 	$(Q)install -m 644 libndp/include/ndp/*.h $(DESTDIR)$(PREFIX)/include/ndp
 	$(Q)sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$(LIBDIR)|' -e 's|@version@|$(VERSION)|' \
 		libndp/libndp.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/libndp.pc
+	$(Q)for d in hosts models; do install -m 644 share/$$d/*.json \
+		$(DESTDIR)$(PREFIX)/share/moendp/$$d; done
 	$(Q)install -m 644 kmod/*.rules $(DESTDIR)$(UDEVDIR)/rules.d
 	$(Q)for s in 1 3; do install -m 644 docs/man/*.$$s $(DESTDIR)$(PREFIX)/share/man/man$$s; done
 

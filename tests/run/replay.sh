@@ -331,6 +331,17 @@ skew_is_as_asked() {
 	EOF
 }
 
+engine_moves_experts() {
+	ends 0 "$replay" --trace "$traces/trace_gptoss20b_mixed_b256.csv.gz" --model gpt-oss-20b \
+		--steps 40 --policy trimoe --json && strict_json && python3 - "$work/out" <<-'EOF'
+	import json, sys
+	e = json.load(open(sys.argv[1]))["engine"]
+	assert e["lead"] == "trimoe" and e["decisions"] > 0, e
+	assert 0 < e["prefetch"]["started"] == e["prefetch"]["bytes"] / 13219200, e
+	assert 0 < e["played"] <= e["layers_beside_copies"] and 0 <= e["hidden_share"] <= 1, e
+	EOF
+}
+
 impossible_is_said() {
 	ends 0 "$replay" "${synthetic[@]}" --host epyc-9755 &&
 		[ "$(grep -c "impossible on this host" "$work/out")" -eq 3 ] &&
@@ -369,10 +380,11 @@ plot_needs_a_folder() {
 t "JSON is strict" json_is_strict
 t "JSON is strict where policies are impossible" impossible_is_said
 t "JSON is strict with no baseline" json_is_strict --policy split
+t "the placement engine moves experts, and what of it is hidden is said" engine_moves_experts
 t "JSON of errors" json_of_errors
 t "CSV is a table" csv_is_a_table
 t "every time is called modelled" every_time_is_modelled
-for placement in spread local oracle-spread oracle-local; do
+for placement in engine spread local oracle-spread oracle-local; do
 	t "equal input, equal output: $placement" repeats --placement $placement
 done
 t "other seeds, other loads" seeds_differ

@@ -136,6 +136,27 @@ static json_t *reference_object(const struct replay *r)
 			 "modelled_whole_bound_ns", number(ref->whole_bound_ns / ref->nr));
 }
 
+static json_t *engine_object(const struct replay *r)
+{
+	static const char *const kinds[] = { "prefetch", "relayout", "rebalance" };
+	const struct moves *m = &r->where.moves;
+	json_t *o;
+
+	if (!r->where.placer)
+		return json_null();
+	o = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}",
+		      "lead", ndp_policy_name(r->where.lead),
+		      "decisions", integer(m->decisions),
+		      "layers_beside_copies", integer(m->layers), "played", integer(m->played),
+		      "hidden_share", number(m->hidden_ns / m->copy_ns),
+		      "modelled_delay_ns", number(m->delay_ns),
+		      "modelled_total_ns", number(r->where.now_ns));
+	for (int k = 0; o && k < 3; k++)
+		json_object_set_new(o, kinds[k], json_pack("{s:o, s:o}",
+			"started", integer(m->started[k]), "bytes", integer(m->bytes[k])));
+	return o;
+}
+
 static json_t *score_object(const char *name, const struct ndp_score *s)
 {
 	return json_pack("{s:s, s:o, s:o, s:o}", "predictor", name,
@@ -159,16 +180,17 @@ static json_t *scores_array(const struct replay *r)
 
 int report_json(const struct replay *r, FILE *f, struct ndp_error *err)
 {
-	json_t *o = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o}",
+	json_t *o = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}",
 			      "time", "modelled", "host", host_object(r), "model", model_object(r),
 			      "loads", loads_object(r),
 			      "charges", r->options.charges == NDP_CHARGES_ALL ? "all" : "paper",
 			      "placement", placement_name(r->options.placement),
 			      "policies", policies_array(r),
-			      "modelled_bound_ns", number(r->fluid_ns / r->nr_run),
+			      "modelled_bound_ns", number(r->fluid_ns / r->nr_sampled),
 			      "best_baseline", r->best_baseline < 0 ? json_null() :
 					string(ndp_policy_name(r->best_baseline)),
-			      "reference", reference_object(r), "prediction", scores_array(r));
+			      "reference", reference_object(r), "engine", engine_object(r),
+			      "prediction", scores_array(r));
 
 	if (!o)
 		return fail(err, -ENOMEM, "out of memory");

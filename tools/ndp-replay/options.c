@@ -25,7 +25,7 @@ const char options_usage[] =
 	"  --policy LIST        all (default), or some of gpu,gpu-cpu,gpu-ndp,trimoe,\n"
 	"                       trimoe-norefine,trimoe-nocpu-amx,split\n"
 	"  --charges SET        all (default), or paper: no DIMM reads, activations, staging\n"
-	"  --placement WHERE    spread (default), local, oracle-spread, oracle-local\n"
+	"  --placement WHERE    engine (default), spread, local, oracle-spread, oracle-local\n"
 	"  --reference[=N]      solve N layers (default: 20) with GLPK: fluid bound, optimum\n"
 	"  --layers             results of each layer, too\n"
 	"  --json, --csv        one JSON document, or CSV, instead of text\n"
@@ -61,6 +61,7 @@ static const struct option longopts[] = {
 };
 
 static const char *const placements[] = {
+	[PLACEMENT_ENGINE] = "engine",
 	[PLACEMENT_SPREAD] = "spread",
 	[PLACEMENT_LOCAL] = "local",
 	[PLACEMENT_ORACLE_SPREAD] = "oracle-spread",
@@ -131,7 +132,7 @@ static int parse_placement(const char *text, enum placement *placement, struct n
 			*placement = p;
 			return 0;
 		}
-	return fail(err, -EINVAL, "--placement knows spread, local, oracle-spread and "
+	return fail(err, -EINVAL, "--placement knows engine, spread, local, oracle-spread and "
 		    "oracle-local, not '%.60s'", text);
 }
 

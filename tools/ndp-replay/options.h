@@ -8,6 +8,7 @@
 
 /* Where experts are; ndp-replay(1) says what each means. */
 enum placement {
+	PLACEMENT_ENGINE,	/* the placement engine moves them */
 	PLACEMENT_SPREAD,
 	PLACEMENT_LOCAL,
 	PLACEMENT_ORACLE_SPREAD,

@@ -62,7 +62,7 @@ static void plot_makespan(const struct replay *r, FILE *f, const char *dir)
 		"lc rgb '#d62728' dt 2 front\n"
 		"plot $data using 2:xtic(1) title 'mean' lc rgb '%s', "
 		"'' using 3 title 'p50' lc rgb '%s', '' using 4 title 'p99' lc rgb '%s'\n",
-		r->fluid_ns / r->nr_run / 1e6, r->fluid_ns / r->nr_run / 1e6, colours[0],
+		r->fluid_ns / r->nr_sampled / 1e6, r->fluid_ns / r->nr_sampled / 1e6, colours[0],
 		colours[2], colours[1]);
 	end(f);
 }

@@ -7,12 +7,43 @@
 #include <stdlib.h>
 #include <string.h>
 
+/*
+ * The bound, the scores of predictors and ranks cost more than a schedule.  They
+ * are looked at for all of the first layers, then for every 31st, which with
+ * common numbers of layers gets to all of them.
+ */
+enum { SAMPLE_ALL = 2048, SAMPLE_EVERY = 31 };
+
+static bool sampled(uint64_t run)
+{
+	return run < SAMPLE_ALL || run % SAMPLE_EVERY == 0;
+}
+
+/*
+ * Decisions of the placement engine and timelines cost many times a schedule: a
+ * layer is decided on often at first, then seldom; of the layers that run beside
+ * copies the first, then every 32nd are played.
+ */
+enum {
+	DECIDE_FIRST_STEPS = 32, DECIDE_FIRST = 4, DECIDE_EVERY = 64,
+	PLAY_FIRST = 16, PLAY_EVERY = 32,
+};
+
+static bool decides(const struct replay *r, uint32_t layer)
+{
+	const uint32_t every = r->steps < DECIDE_FIRST_STEPS ? DECIDE_FIRST : DECIDE_EVERY;
+
+	return r->where.placer && (r->steps + layer) % every == 0;
+}
+
 /* Memory that scheduling works in. */
 struct bench {
 	void *work, *plan_memory;
 	struct ndp_plan plan;
 	uint32_t *counts;	/* [layers][experts] of the step */
 	uint32_t *sorted;
+	void *events;		/* for timelines; NULL without an engine */
+	struct ndp_copy *copies;
 };
 
 static int load_profiles(struct replay *r, const struct options *o, struct ndp_error *err)
@@ -60,7 +91,7 @@ int replay_open(struct replay *r, const struct options *o, struct ndp_error *err
 	if (ret == 0)
 		ret = open_source(r, o, err);
 	if (ret == 0)
-		ret = where_init(&r->where, o->placement, &r->host.host, &r->model.shape,
+		ret = where_init(&r->where, o, &r->host.host, &r->model.shape,
 				 r->source->nr_layers, err);
 	if (ret == 0)
 		ret = scores_init(&r->scores, r->source->nr_layers, r->model.shape.experts,
@@ -112,6 +143,8 @@ static void bench_free(struct bench *b)
 	free(b->plan_memory);
 	free(b->counts);
 	free(b->sorted);
+	free(b->events);
+	free(b->copies);
 }
 
 static int bench_init(struct bench *b, const struct replay *r, struct ndp_error *err)
@@ -127,6 +160,12 @@ static int bench_init(struct bench *b, const struct replay *r, struct ndp_error 
 	if (!b->work || !b->plan_memory || !b->counts || !b->sorted)
 		return fail(err, -ENOMEM, "out of memory");
 	ndp_plan_init(&b->plan, b->plan_memory, experts, dimms);
+	if (!r->where.placer)
+		return 0;
+	b->events = malloc(ndp_timeline_bytes(experts, dimms, WHERE_MAX_COPIES));
+	b->copies = calloc(WHERE_MAX_COPIES, sizeof(*b->copies));
+	if (!b->events || !b->copies)
+		return fail(err, -ENOMEM, "out of memory");
 	return 0;
 }
 
@@ -198,6 +237,57 @@ static void count_ranks(struct replay *r, struct bench *b, const uint32_t *token
 		r->rank_share[k] += b->sorted[k];
 }
 
+static void sample(struct replay *r, struct bench *b, const struct ndp_layer *layer,
+		   const double makespan_ns[NDP_POLICIES], uint64_t selections)
+{
+	r->nr_sampled++;
+	r->sampled_selections += selections;
+	r->fluid_ns += ndp_fluid_bound(layer, b->work);
+	for (int k = 0; k < NDP_POLICIES; k++)
+		r->policy[k].sampled_ns += makespan_ns[k];
+	count_ranks(r, b, layer->tokens);
+}
+
+/* Time passes as the lead policy takes it, with the engine's copies beside. */
+static int pass_time(struct replay *r, struct bench *b, const struct ndp_layer *layer,
+		     double makespan_ns, struct ndp_error *err)
+{
+	const enum ndp_policy lead = r->where.lead;
+	struct ndp_timeline t, *played = NULL;
+	uint32_t n;
+	int ret;
+
+	if (r->policy[lead].impossible)
+		return fail(err, -ENODEV, "--placement engine needs a policy that the host can run; "
+			    "%s cannot", ndp_policy_name(lead));
+	n = where_copies(&r->where, b->copies);
+	if (n && (r->where.moves.layers < PLAY_FIRST ||
+		  r->where.moves.layers % PLAY_EVERY == 0)) {
+		ret = ndp_schedule(layer, lead, b->work, &b->plan);
+		if (ret == 0)
+			ret = ndp_timeline(layer, &b->plan, b->copies, n, b->events, NULL, 0, &t);
+		if (ret < 0)
+			return fail(err, ret, "the timeline failed (%s)", strerror(-ret));
+		played = &t;
+	}
+	where_advance(&r->where, makespan_ns, played);
+	return 0;
+}
+
+/* A layer has run: learn from it, and let the engine decide. */
+static void learn(struct replay *r, const uint32_t *tokens, uint32_t layer)
+{
+	uint64_t selections = 0;
+
+	scores_step(&r->scores, layer, tokens, sampled(r->nr_run - 1));
+	if (!decides(r, layer))
+		return;
+	for (uint32_t e = 0; e < r->model.shape.experts; e++)
+		selections += tokens[e];
+	if (selections)
+		where_decide(&r->where, layer, scores_shares(&r->scores, layer), selections);
+}
+
 static int run_layer(struct replay *r, struct bench *b, uint32_t at, struct ndp_error *err)
 {
 	const struct ndp_layer layer = {
@@ -225,12 +315,15 @@ static int run_layer(struct replay *r, struct bench *b, uint32_t at, struct ndp_
 		return ret;
 	for (int k = 0; k < NDP_POLICIES; k++)
 		makespan_ns[k] = run_policy(r, b, &layer, k, at);
-	r->fluid_ns += ndp_fluid_bound(&layer, b->work);
-	count_ranks(r, b, layer.tokens);
+	if (sampled(r->nr_run))
+		sample(r, b, &layer, makespan_ns, selections);
 	r->nr_run++;
 	r->layer_run[at]++;
 	r->shown_layer = at;
-	return reference_offer(&r->reference, &layer, makespan_ns, err);
+	ret = reference_offer(&r->reference, &layer, makespan_ns, err);
+	if (ret == 0 && r->where.placer)
+		ret = pass_time(r, b, &layer, makespan_ns[r->where.lead], err);
+	return ret;
 }
 
 /* Remembers the layer that ran last. */
@@ -285,7 +378,7 @@ static void sum_up(struct replay *r)
 			r->best_baseline = k;
 	}
 	for (uint32_t k = 0; k < r->model.shape.experts; k++)
-		r->rank_share[k] /= r->selections;
+		r->rank_share[k] /= r->sampled_selections;
 }
 
 int replay_run(struct replay *r, struct ndp_error *err)
@@ -295,11 +388,11 @@ int replay_run(struct replay *r, struct ndp_error *err)
 
 	while (ret == 0 && (ret = source_next(r->source, b.counts, err)) > 0) {
 		ret = 0;
-		for (uint32_t l = 0; l < r->source->nr_layers && ret == 0; l++)
+		for (uint32_t l = 0; l < r->source->nr_layers && ret == 0; l++) {
 			ret = run_layer(r, &b, l, err);
-		for (uint32_t l = 0; l < r->source->nr_layers && ret == 0; l++)
-			scores_step(&r->scores, l,
-				    b.counts + (size_t)l * r->model.shape.experts);
+			if (ret == 0 && r->nr_run)
+				learn(r, b.counts + (size_t)l * r->model.shape.experts, l);
+		}
 		r->steps++;
 		if (r->nr_run)
 			keep_shown(r, &b);

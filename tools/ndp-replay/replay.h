@@ -26,6 +26,7 @@ struct policy_result {
 	double *makespan_ns;	/* [nr_layers_run] of each layer of each step */
 	double *layer_ns;	/* [nr_layers]: sums over the steps */
 	double sum_ns;
+	double sampled_ns;	/* of the layers in nr_sampled */
 	double p50_ns, p99_ns;
 	struct busy busy;
 	uint64_t commands[NDP_DOMAINS];
@@ -43,7 +44,9 @@ struct replay {
 	uint64_t nr_run;	/* layers of steps that had tokens */
 	uint64_t max_run;
 	uint64_t selections;
-	double fluid_ns;	/* sum of ndp_fluid_bound() */
+	uint64_t nr_sampled;	/* layers whose bound and ranks were looked at */
+	uint64_t sampled_selections;
+	double fluid_ns;	/* of those, sum of ndp_fluid_bound() */
 	uint64_t *layer_run;	/* [nr_layers]: steps in which it had tokens */
 	double *rank_share;	/* [experts]: selections by rank in the layer, falling; sums to 1 */
 	struct policy_result policy[NDP_POLICIES];

@@ -16,7 +16,7 @@ struct figures report_figures(const struct replay *r, enum ndp_policy policy)
 		.cpu = p->busy.cpu_ns / p->sum_ns,
 		.channels = p->busy.channels_ns / p->sum_ns,
 		.dimms = p->busy.dimms_ns / p->sum_ns,
-		.over_fluid = p->sum_ns / r->fluid_ns - 1,
+		.over_fluid = p->sampled_ns / r->fluid_ns - 1,
 		.over_lp = NAN,
 		.over_whole = NAN,
 		.over_whole_bound = NAN,
@@ -88,8 +88,11 @@ static void print_policies(const struct replay *r, FILE *f)
 	}
 	fprintf(f, "\nspeed-up: over %s, the best of gpu, gpu-cpu and gpu-ndp\n",
 		r->best_baseline < 0 ? "none, as none was run" : ndp_policy_name(r->best_baseline));
-	fprintf(f, "bound: no plan, whole or split, is shorter; %.1f us on the mean\n",
-		r->fluid_ns / r->nr_run / 1e3);
+	fprintf(f, "bound: no plan, whole or split, is shorter; %.1f us on the mean",
+		r->fluid_ns / r->nr_sampled / 1e3);
+	if (r->nr_sampled < r->nr_run)
+		fprintf(f, " of %llu layers looked at", (unsigned long long)r->nr_sampled);
+	fputc('\n', f);
 }
 
 static void print_reference(const struct replay *r, FILE *f)
@@ -115,6 +118,27 @@ static void print_reference(const struct replay *r, FILE *f)
 	}
 }
 
+static void print_moves(const struct replay *r, FILE *f)
+{
+	static const char *const kinds[] = { "prefetch", "relayout", "rebalance" };
+	const struct moves *m = &r->where.moves;
+
+	if (!r->where.placer)
+		return;
+	fprintf(f, "\nPlacement engine, %llu decisions, while the time of %s passes:\n\n"
+		"%-16s %9s %12s\n", (unsigned long long)m->decisions,
+		ndp_policy_name(r->where.lead), "action", "started", "MB copied");
+	for (int k = 0; k < 3; k++)
+		fprintf(f, "%-16s %9llu %12.1f\n", kinds[k], (unsigned long long)m->started[k],
+			m->bytes[k] / 1e6);
+	if (m->copy_ns > 0)
+		fprintf(f, "\n%llu layers ran beside copies, %llu were played: %.1f %% of the "
+			"copies' time hidden;\nlayers waited %.3f ms (modelled) for copies, %.4f %% "
+			"of all time\n", (unsigned long long)m->layers, (unsigned long long)m->played,
+			100 * m->hidden_ns / m->copy_ns, m->delay_ns / 1e6,
+			100 * m->delay_ns / r->where.now_ns);
+}
+
 static void print_score(FILE *f, const char *name, const struct ndp_score *s)
 {
 	fprintf(f, "%-16s %9.2f %11.2f %10.2f\n", name, 100 * s->accuracy / s->steps,
@@ -130,7 +154,8 @@ static void print_scores(const struct replay *r, FILE *f)
 		return;
 	ndp_score_chance(&chance, s->experts);
 	fprintf(f, "\nPrediction of the next step (hot 5 %%, warm 25 %%, cold 70 %% by rank, ties at "
-		"random), per cent:\n\n");
+		"random), per cent, on %llu layers:\n\n",
+		(unsigned long long)s->score[RIVAL_OURS].steps);
 	fprintf(f, "%-16s %9s %11s %10s\n", "predictor", "accuracy", "hot recall", "coverage");
 	for (int k = 0; k < RIVALS; k++)
 		print_score(f, rival_name(k), &s->score[k]);
@@ -175,6 +200,7 @@ void report_text(const struct replay *r, FILE *f)
 	print_skew(r, f);
 	print_policies(r, f);
 	print_reference(r, f);
+	print_moves(r, f);
 	print_scores(r, f);
 	if (r->options.layers)
 		print_layers(r, f);

@@ -64,13 +64,13 @@ static const float *prediction(const struct scores *s, enum rival rival, uint32_
 	       s->loads[rival] + (size_t)layer * s->experts;
 }
 
-void scores_step(struct scores *s, uint32_t layer, const uint32_t *tokens)
+void scores_step(struct scores *s, uint32_t layer, const uint32_t *tokens, bool score)
 {
 	const size_t at = (size_t)layer * s->experts;
 	float alpha[RIVALS] = { [RIVAL_EMA] = 0.3f, [RIVAL_LAST] = 1 };
 
 	/* Nothing has been predicted before the first step. */
-	if (s->seen[layer]) {
+	if (s->seen[layer] && score) {
 		for (uint32_t e = 0; e < s->experts; e++)
 			s->now[e] = tokens[e];
 		ndp_load_classes(s->now, s->experts, &s->seed, s->work, s->actual);

@@ -8,6 +8,7 @@
 
 #include <ndp/predict.h>
 #include <ndp/error.h>
+#include <stdbool.h>
 
 enum rival {
 	RIVAL_OURS,
@@ -36,7 +37,13 @@ int scores_init(struct scores *s, uint32_t layers, uint32_t experts, uint64_t se
 		struct ndp_error *err);
 void scores_free(struct scores *s);
 
-/* @layer has run: scores what was predicted for it, then learns. */
-void scores_step(struct scores *s, uint32_t layer, const uint32_t *tokens);
+/* @layer has run: with @score scores what was predicted for it, then learns. */
+void scores_step(struct scores *s, uint32_t layer, const uint32_t *tokens, bool score);
+
+/* [experts] what the predictor expects of the layer's next selections. */
+static inline const float *scores_shares(const struct scores *s, uint32_t layer)
+{
+	return ndp_predict_shares(s->predictor, layer);
+}
 
 #endif

@@ -12,7 +12,7 @@
 static void place(struct where *w, uint32_t layer, uint32_t expert, bool spread, uint32_t dimm)
 {
 	const uint32_t dimms = w->host->nr_dimms, blocks = ndp_shape_blocks(w->shape);
-	uint16_t *row = where_blocks(w, layer) + (size_t)expert * dimms;
+	uint16_t *row = w->blocks + ((size_t)layer * w->shape->experts + expert) * dimms;
 
 	for (uint32_t k = 0; k < dimms; k++)
 		row[(dimm + k) % dimms] = spread ? blocks / dimms + (k < blocks % dimms) :
@@ -37,9 +37,41 @@ static int check_room(const struct where *w, bool spread, struct ndp_error *err)
 		    (unsigned long long)host->dimm_bytes, dimms);
 }
 
-int where_init(struct where *w, enum placement placement, const struct ndp_host *host,
+static int start_engine(struct where *w, uint32_t charges, struct ndp_error *err)
+{
+	const uint32_t experts = w->shape->experts, dimms = w->host->nr_dimms;
+	struct ndp_place_options options;
+	float *loads = calloc(experts, sizeof(*loads));
+
+	w->memory = malloc(ndp_place_bytes(w->nr_layers, experts, dimms));
+	w->loads = loads;
+	if (!w->memory || !loads)
+		return fail(err, -ENOMEM, "out of memory");
+	ndp_place_defaults(&options, w->host);
+	options.charges = charges;
+	options.policy = w->lead;
+	return ndp_place_init(w->memory, w->host, w->shape, w->nr_layers, &options, w->blocks,
+			      w->on_gpu, &w->placer, err);
+}
+
+/* trimoe, else the first that is wanted and no ablation. */
+static enum ndp_policy lead_policy(uint32_t policies)
+{
+	static const uint8_t order[] = {
+		NDP_POLICY_TRIMOE, NDP_POLICY_SPLIT, NDP_POLICY_GPU_NDP, NDP_POLICY_GPU_CPU,
+		NDP_POLICY_GPU, NDP_POLICY_TRIMOE_NOCPU_AMX, NDP_POLICY_TRIMOE_NOREFINE,
+	};
+	size_t i = 0;
+
+	while (!(policies & 1u << order[i]))
+		i++;
+	return order[i];
+}
+
+int where_init(struct where *w, const struct options *o, const struct ndp_host *host,
 	       const struct ndp_shape *shape, uint32_t nr_layers, struct ndp_error *err)
 {
+	const enum placement placement = o->placement;
 	const size_t experts = (size_t)nr_layers * shape->experts;
 	const bool spread = placement != PLACEMENT_LOCAL && placement != PLACEMENT_ORACLE_LOCAL;
 	uint64_t fit = host->gpu.gflops > 0 ? host->gpu_bytes / shape->expert_bytes / nr_layers : 0;
@@ -47,6 +79,7 @@ int where_init(struct where *w, enum placement placement, const struct ndp_host 
 
 	*w = (struct where){
 		.placement = placement, .host = host, .shape = shape, .nr_layers = nr_layers,
+		.lead = lead_policy(o->policies),
 	};
 	r = check_room(w, spread, err);
 	if (r < 0)
@@ -62,7 +95,7 @@ int where_init(struct where *w, enum placement placement, const struct ndp_host 
 	for (uint32_t l = 0; l < nr_layers; l++)
 		for (uint32_t e = 0; e < shape->experts; e++)
 			place(w, l, e, spread, e % host->nr_dimms);
-	return 0;
+	return placement == PLACEMENT_ENGINE ? start_engine(w, o->charges, err) : 0;
 }
 
 void where_free(struct where *w)
@@ -70,6 +103,20 @@ void where_free(struct where *w)
 	free(w->blocks);
 	free(w->on_gpu);
 	free(w->order);
+	free(w->memory);
+	free(w->loads);
+}
+
+const uint16_t *where_blocks(const struct where *w, uint32_t layer)
+{
+	return w->placer ? ndp_place_blocks(w->placer, layer) :
+	       w->blocks + (size_t)layer * w->shape->experts * w->host->nr_dimms;
+}
+
+const uint8_t *where_on_gpu(const struct where *w, uint32_t layer)
+{
+	return w->placer ? ndp_place_on_gpu(w->placer, layer) :
+	       w->on_gpu + (size_t)layer * w->shape->experts;
 }
 
 static int by_key(const void *a, const void *b)
@@ -95,17 +142,69 @@ static void rank(struct where *w, const uint32_t *tokens)
 void where_prepare(struct where *w, uint32_t layer, const uint32_t *tokens)
 {
 	const uint32_t dimms = w->host->nr_dimms;
+	uint8_t *on_gpu;
 
 	if (w->placement != PLACEMENT_ORACLE_SPREAD && w->placement != PLACEMENT_ORACLE_LOCAL)
 		return;
 	rank(w, tokens);
-	memset(where_on_gpu(w, layer), 0, w->shape->experts);
+	on_gpu = w->on_gpu + (size_t)layer * w->shape->experts;
+	memset(on_gpu, 0, w->shape->experts);
 	for (uint32_t k = 0; k < w->shape->experts; k++) {
 		const uint32_t e = w->order[k];
 
 		if (k < w->hot)
-			where_on_gpu(w, layer)[e] = 1;
+			on_gpu[e] = 1;
 		if (w->placement == PLACEMENT_ORACLE_LOCAL)
 			place(w, layer, e, false, (k < w->hot ? k : k - w->hot) % dimms);
+	}
+}
+
+/* ---- the engine ------------------------------------------------------------ */
+
+uint32_t where_copies(struct where *w, struct ndp_copy *copies)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < w->nr_pending; i++)
+		n += ndp_place_copies(w->placer, w->pending[i], copies + n);
+	return n;
+}
+
+void where_advance(struct where *w, double makespan_ns, const struct ndp_timeline *t)
+{
+	struct moves *m = &w->moves;
+
+	w->now_ns += makespan_ns;
+	if (!w->nr_pending)
+		return;
+	m->layers++;
+	if (t) {
+		m->played++;
+		m->copy_ns += t->copy_ns;
+		m->hidden_ns += t->hidden_ns;
+		/* Layers follow at once: what was not hidden, the next one waits for. */
+		m->played_delay_ns += t->delay_ns + t->end_ns - t->makespan_ns;
+	}
+	w->now_ns += m->played_delay_ns / m->played;
+	m->delay_ns += m->played_delay_ns / m->played;
+	for (uint32_t i = 0; i < w->nr_pending; i++)
+		ndp_place_done(w->placer, w->pending[i], w->now_ns, 0);
+	w->nr_pending = 0;
+}
+
+void where_decide(struct where *w, uint32_t layer, const float *shares, double selections)
+{
+	struct ndp_place_action actions[16];
+	const uint32_t room = NDP_PLACE_MAX_ACTIONS - w->nr_pending;
+	uint32_t n;
+
+	for (uint32_t e = 0; e < w->shape->experts; e++)
+		w->loads[e] = shares[e] * selections;
+	n = ndp_place_decide(w->placer, layer, w->loads, w->now_ns, actions, room < 16 ? room : 16);
+	w->moves.decisions++;
+	for (uint32_t i = 0; i < n; i++) {
+		w->moves.started[actions[i].kind]++;
+		w->moves.bytes[actions[i].kind] += actions[i].bytes;
+		w->pending[w->nr_pending++] = actions[i].id;
 	}
 }
