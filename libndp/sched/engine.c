@@ -106,7 +106,8 @@ size_t ndp_place_bytes(uint32_t layers, uint32_t experts, uint32_t nr_dimms)
 		return 0;
 	return 64 + aligned(sizeof(struct ndp_placer)) +
 	       2 * aligned(cells * nr_dimms * sizeof(uint16_t)) + 3 * aligned(cells) +
-	       aligned(cells * sizeof(double)) + aligned(experts * sizeof(uint32_t)) +
+	       aligned(cells * sizeof(double)) + aligned(cells * sizeof(float)) +
+	       aligned(layers * sizeof(struct place_pause)) + aligned(experts * sizeof(uint32_t)) +
 	       aligned(ndp_schedule_bytes(experts, nr_dimms)) +
 	       aligned(ndp_plan_bytes(experts, nr_dimms));
 }
@@ -194,6 +195,8 @@ int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shap
 	p->gpu_target = take(&at, cells);
 	p->busy = take(&at, cells);
 	p->free_ns = take(&at, cells * sizeof(double));
+	p->seen = take(&at, cells * sizeof(float));
+	p->pause = take(&at, layers * sizeof(*p->pause));
 	p->tokens = take(&at, shape->experts * sizeof(uint32_t));
 	p->work = take(&at, ndp_schedule_bytes(shape->experts, host->nr_dimms));
 	ndp_plan_init(&p->plan, take(&at, ndp_plan_bytes(shape->experts, host->nr_dimms)),
@@ -257,7 +260,7 @@ static double prefetch_ns(const struct ndp_placer *p, uint32_t layer, uint32_t e
 		    (double)(most * p->block_bytes) / p->host.channel_gbps);
 }
 
-double ndpi_place_copy_ns(const struct ndp_placer *p, uint32_t layer, const struct proposal *proposal)
+double ndpi_place_copy_ns(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal)
 {
 	double longest = 0;
 
@@ -266,9 +269,13 @@ double ndpi_place_copy_ns(const struct ndp_placer *p, uint32_t layer, const stru
 	if (proposal->kind == NDP_PLACE_PREFETCH) {
 		const uint64_t freed = proposal->victim >= 0 ? p->shape.expert_bytes : 0;
 
-		if (p->options.pcie_share <= 0 || p->host.pcie_gbps <= 0 || p->pcie_ns > p->now_ns ||
+		if (p->options.pcie_share <= 0 || p->host.pcie_gbps <= 0 ||
 		    p->gpu_bytes - freed + p->shape.expert_bytes > p->options.gpu_bytes)
 			return HUGE_VAL;
+		if (p->pcie_ns > p->now_ns) {
+			p->must_wait = true;
+			return HUGE_VAL;
+		}
 		return prefetch_ns(p, layer, proposal->expert);
 	}
 	if (p->options.link_share <= 0 || p->host.link_gbps <= 0)
@@ -281,9 +288,12 @@ double ndpi_place_copy_ns(const struct ndp_placer *p, uint32_t layer, const stru
 			return HUGE_VAL;
 		if (!blocks)
 			continue;
-		if ((blocks > 0 ? p->link_out_ns[d] : p->link_in_ns[d]) > p->now_ns ||
-		    (blocks < 0 && !(p->options.allowed_mask >> d & 1)))
+		if (blocks < 0 && !(p->options.allowed_mask >> d & 1))
 			return HUGE_VAL;
+		if ((blocks > 0 ? p->link_out_ns[d] : p->link_in_ns[d]) > p->now_ns) {
+			p->must_wait = true;
+			return HUGE_VAL;
+		}
 		longest = fmax(longest, link_ns(p, (uint32_t)abs(blocks)));
 	}
 	return longest;

@@ -27,6 +27,12 @@ struct proposal {
 	uint16_t row[NDP_MAX_DIMMS];	/* of a move: the new blocks */
 };
 
+/* A layer for which nothing was worth doing is left alone for a while. */
+struct place_pause {
+	uint8_t length;	/* decisions; doubles each time */
+	uint8_t left;
+};
+
 struct ndp_placer {
 	struct ndp_host host;
 	struct ndp_shape shape;
@@ -47,10 +53,13 @@ struct ndp_placer {
 	uint16_t *blocks, *target;	/* [layers][experts][nr_dimms] */
 	uint8_t *on_gpu, *gpu_target;	/* [layers][experts] */
 	uint8_t *busy;	/* [layers][experts]: part of an action on its way */
+	float *seen;	/* [layers][experts]: tokens when the layer was last looked at */
+	struct place_pause *pause;	/* [layers] */
 	double *free_ns;	/* [layers][experts]: from when on it may be moved again */
 	uint32_t *tokens;	/* [experts]: the expected ones, rounded */
 	void *work;	/* of the scheduler */
 	struct ndp_plan plan;
+	bool must_wait;	/* a link or PCIe was not free for something */
 	bool plan_is_old;	/* of a target that was tried and left */
 };
 
@@ -74,7 +83,7 @@ static inline bool place_rested(const struct ndp_placer *p, uint32_t layer, uint
 }
 
 /* How long the copies of a proposal take; HUGE_VAL: something forbids it now. */
-double ndpi_place_copy_ns(const struct ndp_placer *p, uint32_t layer, const struct proposal *proposal);
+double ndpi_place_copy_ns(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal);
 
 /* Applies a proposal to the target, or takes it back with what it returned in @undo. */
 void ndpi_place_try(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,

@@ -5,7 +5,8 @@
  * Candidates come from the plan that the scheduler makes of the expected loads;
  * each is then tried on the target placement and scheduled again, so that a gain
  * is what the very scheduler that will run makes of it. A decision takes at most
- * nine runs of the scheduler, whatever the number of experts.
+ * ten runs of the scheduler, whatever the number of experts, and none for a layer
+ * that is paused: nothing was worth doing there, and its loads are as they were.
  */
 #include "engine.h"
 
@@ -13,7 +14,10 @@
 
 enum {
 	MAX_MOVES = 8,	/* of one rebalancing */
+	LONGEST_PAUSE = 32,
 };
+
+static const float news = 0.1f;	/* of a layer's tokens at other experts than last seen: a change */
 
 /* Whether one DIMM holds all of a row; which one. */
 static bool localized(const struct ndp_placer *p, const uint16_t *row, uint32_t *dimm)
@@ -59,8 +63,13 @@ static uint32_t attempt(struct ndp_placer *p, uint32_t layer, const struct propo
 	gain_ns = *makespan_ns - after_ns;
 	p->plan_is_old = !(gain_ns * p->options.horizon_steps >
 			   (1 + p->options.hysteresis) * cost_ns);
-	if (p->plan_is_old)
+	if (p->plan_is_old) {
+		/* Others get their turn. A prefetch is asked again: its expert is the busiest. */
+		if (count == 1 && proposals->kind != NDP_PLACE_PREFETCH)
+			p->free_ns[place_cell(p, layer, proposals->expert)] =
+				p->now_ns + p->options.stay_ns;
 		return 0;
+	}
 	for (uint32_t i = 0; i < count; i++)
 		ndpi_place_start(p, layer, &proposals[i], gain_ns, cost_ns, &actions[i]);
 	*makespan_ns = after_ns;
@@ -95,35 +104,53 @@ static uint32_t prefetch(struct ndp_placer *p, uint32_t layer, double *makespan_
 	return attempt(p, layer, &proposal, 1, makespan_ns, actions);
 }
 
-/* An expert that the host reads from one DIMM is read faster from all that are allowed. */
+/* The host reads it, or would have to if it were to compute it. */
+static bool read_by_host(const struct ndp_placer *p, uint32_t layer, uint32_t expert)
+{
+	return p->plan.domain[expert] == NDP_DOMAIN_CPU ||
+	       p->plan.domain[expert] == NDP_DOMAIN_SPLIT ||
+	       (p->plan.domain[expert] == NDP_DOMAIN_GPU &&
+		!p->gpu_target[place_cell(p, layer, expert)]);
+}
+
+/*
+ * An expert that the host reads from one DIMM is read faster from all that are
+ * allowed: the one with the fewest tokens, because the more of its time is
+ * reading. Failing that, the busiest that a DIMM computes: then the CPU can.
+ */
 static uint32_t spread(struct ndp_placer *p, uint32_t layer, double *makespan_ns,
 		       struct ndp_place_action *actions)
 {
-	const uint8_t *gpu = p->gpu_target + place_cell(p, layer, 0);
-	struct proposal best = { .kind = NDP_PLACE_RELAYOUT, .victim = -1 }, proposal = best;
+	struct proposal read = { .kind = NDP_PLACE_RELAYOUT, .victim = -1 }, proposal = read;
+	struct proposal computed = read;
+	uint32_t fewest = UINT32_MAX, most = 0, dimm;
 	struct ndp_placement even;
-	uint32_t least = UINT32_MAX, dimm;
 
-	if (ndp_placement_spread(&even, p->nr_blocks, p->options.allowed_mask) < 0)
+	if (ndp_placement_spread(&even, p->nr_blocks, p->options.allowed_mask) < 0 ||
+	    even.nr_ranges < 2)
 		return 0;
 	for (uint32_t i = 0; i < even.nr_ranges; i++)
 		proposal.row[even.ranges[i].dimm] = (uint16_t)even.ranges[i].nr_blocks;
 	for (uint32_t e = 0; e < p->shape.experts; e++) {
-		const bool read = p->plan.domain[e] == NDP_DOMAIN_CPU ||
-				  p->plan.domain[e] == NDP_DOMAIN_SPLIT ||
-				  (p->plan.domain[e] == NDP_DOMAIN_GPU && !gpu[e]);
+		const uint32_t tokens = p->tokens[e];
+		const bool host = tokens < fewest && read_by_host(p, layer, e);
 
-		/* The fewer tokens, the more of its time is reading. */
 		proposal.expert = e;
-		if (!read || p->tokens[e] >= least ||
+		if ((!host && (tokens <= most || p->plan.domain[e] != NDP_DOMAIN_NDP)) ||
 		    !localized(p, place_row(p, p->target, layer, e), &dimm) ||
 		    isinf(ndpi_place_copy_ns(p, layer, &proposal)))
 			continue;
-		least = p->tokens[e];
-		best = proposal;
+		if (host) {
+			fewest = tokens;
+			read = proposal;
+		} else {
+			most = tokens;
+			computed = proposal;
+		}
 	}
-	return least == UINT32_MAX || even.nr_ranges < 2 ? 0 :
-	       attempt(p, layer, &best, 1, makespan_ns, actions);
+	if (fewest < UINT32_MAX && attempt(p, layer, &read, 1, makespan_ns, actions))
+		return 1;
+	return most ? attempt(p, layer, &computed, 1, makespan_ns, actions) : 0;
 }
 
 /* An expert that DIMMs compute in many pieces pays for each; gather it where least is done. */
@@ -154,7 +181,7 @@ static uint32_t gather(struct ndp_placer *p, uint32_t layer, double *makespan_ns
 	return least == UINT32_MAX ? 0 : attempt(p, layer, &best, 1, makespan_ns, actions);
 }
 
-/* What the DIMM that holds an expert spends on it. */
+/* What the plan makes the DIMM that holds an expert spend on it: computing, or being read. */
 static double cost_in_dimm(const struct ndp_placer *p, uint32_t layer, uint32_t expert, uint32_t dimm)
 {
 	const struct ndp_layer now = {
@@ -162,10 +189,11 @@ static double cost_in_dimm(const struct ndp_placer *p, uint32_t layer, uint32_t 
 		.tokens = p->tokens, .blocks = place_row(p, p->target, layer, 0),
 		.on_gpu = p->gpu_target + place_cell(p, layer, 0),
 	};
+	const uint8_t domain = p->plan.domain[expert];
 	struct ndp_loads loads;
 
-	return isinf(ndp_expert_cost(&now, expert, NDP_DOMAIN_NDP, &loads)) ? 0 :
-	       loads.dimm_ns[dimm];
+	return isinf(ndp_expert_cost(&now, expert, domain < NDP_DOMAINS ? domain : NDP_DOMAIN_NDP,
+				     &loads)) ? 0 : loads.dimm_ns[dimm];
 }
 
 /* The expert of @from whose leaving for @to levels the two best, as a proposal. */
@@ -179,14 +207,15 @@ static bool level(struct ndp_placer *p, uint32_t layer, const double *dimm_ns, u
 	for (uint32_t e = 0; e < p->shape.experts; e++) {
 		struct proposal proposal = { .kind = NDP_PLACE_REBALANCE, .expert = e, .victim = -1 };
 		uint32_t dimm = 0;
-		double rest;
+		double cost, rest;
 
-		if (!in_dimms(p, e) || !p->tokens[e] ||
+		if (!p->tokens[e] ||
 		    !localized(p, place_row(p, p->target, layer, e), &dimm) || dimm != from)
 			continue;
 		proposal.row[to] = (uint16_t)p->nr_blocks;
-		rest = fabs(apart - 2 * cost_in_dimm(p, layer, e, from));
-		if (rest >= least || isinf(ndpi_place_copy_ns(p, layer, &proposal)))
+		cost = cost_in_dimm(p, layer, e, from);
+		rest = fabs(apart - 2 * cost);
+		if (cost <= 0 || rest >= least || isinf(ndpi_place_copy_ns(p, layer, &proposal)))
 			continue;
 		least = rest;
 		*best = proposal;
@@ -218,6 +247,29 @@ static uint32_t rebalance(struct ndp_placer *p, uint32_t layer, double *makespan
 	return started;
 }
 
+/* Whether the expected loads are others than when the layer was last looked at. */
+static bool changed(const struct ndp_placer *p, uint32_t layer, const float *tokens)
+{
+	const float *seen = p->seen + place_cell(p, layer, 0);
+	float sum = 0, moved = 0;
+
+	for (uint32_t e = 0; e < p->shape.experts; e++) {
+		sum += tokens[e] + seen[e];
+		moved += fabsf(tokens[e] - seen[e]);
+	}
+	return moved > news * sum;
+}
+
+static void see(struct ndp_placer *p, uint32_t layer, const float *tokens)
+{
+	float *seen = p->seen + place_cell(p, layer, 0);
+
+	for (uint32_t e = 0; e < p->shape.experts; e++) {
+		seen[e] = tokens[e];
+		p->tokens[e] = tokens[e] > 0 ? (uint32_t)fmin(tokens[e] + 0.5, 1e9) : 0;
+	}
+}
+
 /* Candidates go by the plan, which those that were left have overwritten. */
 static void replan(struct ndp_placer *p, uint32_t layer)
 {
@@ -229,14 +281,18 @@ static void replan(struct ndp_placer *p, uint32_t layer)
 uint32_t ndp_place_decide(struct ndp_placer *p, uint32_t layer, const float *tokens, double now_ns,
 			  struct ndp_place_action *actions, uint32_t max)
 {
+	struct place_pause *pause = &p->pause[layer];
 	uint32_t count = 0;
 	double makespan_ns;
 
 	p->now_ns = fmax(p->now_ns, now_ns);
-	for (uint32_t e = 0; e < p->shape.experts; e++)
-		p->tokens[e] = tokens[e] > 0 ? (uint32_t)fmin(tokens[e] + 0.5, 1e9) : 0;
+	if (!max || (!changed(p, layer, tokens) && pause->left && pause->left--))
+		return 0;
+	see(p, layer, tokens);
+	p->must_wait = false;
+	p->plan_is_old = false;
 	makespan_ns = ndpi_place_makespan(p, layer);
-	if (isinf(makespan_ns) || !max)
+	if (isinf(makespan_ns))
 		return 0;
 	count = prefetch(p, layer, &makespan_ns, actions);
 	replan(p, layer);
@@ -248,5 +304,10 @@ uint32_t ndp_place_decide(struct ndp_placer *p, uint32_t layer, const float *tok
 	replan(p, layer);
 	if (count < max)
 		count += rebalance(p, layer, &makespan_ns, actions + count, max - count);
+	if (count || p->must_wait)
+		pause->length = 0;
+	else if (pause->length < LONGEST_PAUSE)
+		pause->length = pause->length ? 2 * pause->length : 1;
+	pause->left = pause->length;
 	return count;
 }

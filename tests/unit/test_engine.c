@@ -377,7 +377,8 @@ static void an_expert_that_moved_stays(void **state)
 	w->tokens[0] = 0;
 	w->tokens[1] = 500;
 	assert_int_equal(decide(w, 0.9e9), 0);
-	assert_int_equal(decide(w, 1.1e9), 1);
+	/* The layer may be left alone for a decision or two after one that found nothing. */
+	assert_int_equal(decide(w, 1.1e9) + decide(w, 1.2e9) + decide(w, 1.3e9), 1);
 	end(w);
 }
 

@@ -92,8 +92,10 @@ int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shap
 /*
  * Decides for @layer at @now_ns, expecting @tokens [experts] in its next steps;
  * to be called at most once a step.  Writes up to @max actions (16 are enough),
- * which count as started, and returns their number.  Takes a few runs of the
- * scheduler, so it is not for the path of a token.  Time never runs backwards.
+ * which count as started, and returns their number.  Takes up to ten runs of the
+ * scheduler, so it is not for the path of a token; a layer for which nothing was
+ * worth doing is left alone for up to 32 decisions, or until a tenth of its
+ * tokens is expected elsewhere.  Time never runs backwards.
  */
 uint32_t ndp_place_decide(struct ndp_placer *p, uint32_t layer, const float *tokens, double now_ns,
 			  struct ndp_place_action *actions, uint32_t max);
