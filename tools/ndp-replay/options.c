@@ -21,7 +21,7 @@ const char options_usage[] =
 	"  --batch B            tokens of a step: recorded steps are merged, others drawn\n"
 	"                       (default: as recorded; 512 where steps are drawn)\n"
 	"  --steps N            at most N steps\n"
-	"  --seed N             of steps drawn from a histogram, and of ties (default: 1)\n"
+	"  --seed N             of what is drawn at random (default: 1)\n"
 	"  --policy LIST        all (default), or some of gpu,gpu-cpu,gpu-ndp,trimoe,\n"
 	"                       trimoe-norefine,trimoe-nocpu-amx,split\n"
 	"  --charges SET        all (default), or paper: no DIMM reads, activations, staging\n"
