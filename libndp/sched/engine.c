@@ -57,7 +57,8 @@ int ndp_place_budget(uint64_t slots, uint64_t expert_bytes, uint64_t free_bytes,
 		return 0;
 	if (__builtin_mul_overflow(slots, expert_bytes, &total))
 		total = UINT64_MAX;
-	return refuse(err, -ENOSPC, "%llu experts of %s need %s, there are %s free: at most %llu fit",
+	return refuse(err, -ENOSPC,
+		      "%llu experts of %s need %s, there are %s free: at most %llu fit",
 		      (unsigned long long)slots, mib(one, expert_bytes), mib(need, total),
 		      mib(have, free_bytes), (unsigned long long)(free_bytes / expert_bytes));
 }
@@ -123,14 +124,16 @@ static void *take(char **at, size_t bytes)
 static int check_options(const struct ndp_place_options *o, const struct ndp_host *host,
 			 struct ndp_error *err)
 {
-	if (!(o->link_share >= 0 && o->link_share <= 1) || !(o->pcie_share >= 0 && o->pcie_share <= 1))
+	if (!(o->link_share >= 0 && o->link_share <= 1) ||
+	    !(o->pcie_share >= 0 && o->pcie_share <= 1))
 		return refuse(err, -EINVAL, "link_share %g and pcie_share %g must be 0 to 1",
 			      o->link_share, o->pcie_share);
 	if (!(o->horizon_steps >= 0 && isfinite(o->horizon_steps)) ||
 	    !(o->hysteresis >= 0 && isfinite(o->hysteresis)) ||
 	    !(o->stay_ns >= 0 && isfinite(o->stay_ns)))
 		return refuse(err, -EINVAL,
-			      "horizon_steps %g, hysteresis %g and stay_ns %g must be finite and not negative",
+			      "horizon_steps %g, hysteresis %g and stay_ns %g must be finite and not "
+			      "negative",
 			      o->horizon_steps, o->hysteresis, o->stay_ns);
 	if ((unsigned)o->policy >= NDP_POLICIES)
 		return refuse(err, -EINVAL, "policy %u: there are %u", o->policy, NDP_POLICIES);
@@ -166,7 +169,8 @@ static int count_memory(struct ndp_placer *p, struct ndp_error *err)
 	for (uint32_t d = 0; d < dimms; d++)
 		if (p->dimm_bytes[d] > p->options.dimm_bytes)
 			return refuse(err, -ENOSPC, "DIMM %u: its experts need %s, it has %s", d,
-				      mib(need, p->dimm_bytes[d]), mib(have, p->options.dimm_bytes));
+				      mib(need, p->dimm_bytes[d]),
+				      mib(have, p->options.dimm_bytes));
 	return 0;
 }
 
@@ -181,7 +185,8 @@ int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shap
 	int r;
 
 	if (!bytes)
-		return refuse(err, -EINVAL, "%u layers of %u experts on %u DIMMs: must be 1 to %u, %u, %u",
+		return refuse(err, -EINVAL,
+			      "%u layers of %u experts on %u DIMMs: must be 1 to %u, %u, %u",
 			      layers, shape->experts, host->nr_dimms, NDP_PLACE_MAX_LAYERS,
 			      NDP_MAX_EXPERTS, NDP_MAX_DIMMS);
 	r = check_options(options, host, err);

@@ -182,7 +182,8 @@ static uint32_t gather(struct ndp_placer *p, uint32_t layer, double *makespan_ns
 }
 
 /* What the plan makes the DIMM that holds an expert spend on it: computing, or being read. */
-static double cost_in_dimm(const struct ndp_placer *p, uint32_t layer, uint32_t expert, uint32_t dimm)
+static double cost_in_dimm(const struct ndp_placer *p, uint32_t layer, uint32_t expert,
+			   uint32_t dimm)
 {
 	const struct ndp_layer now = {
 		.host = &p->host, .shape = &p->shape, .charges = p->options.charges,
@@ -205,7 +206,8 @@ static bool level(struct ndp_placer *p, uint32_t layer, const double *dimm_ns, u
 	bool found = false;
 
 	for (uint32_t e = 0; e < p->shape.experts; e++) {
-		struct proposal proposal = { .kind = NDP_PLACE_REBALANCE, .expert = e, .victim = -1 };
+		struct proposal proposal = { .kind = NDP_PLACE_REBALANCE, .expert = e,
+					     .victim = -1 };
 		uint32_t dimm = 0;
 		double cost, rest;
 
@@ -240,7 +242,8 @@ static uint32_t rebalance(struct ndp_placer *p, uint32_t layer, double *makespan
 		order[at] = d;
 	}
 	for (uint32_t i = 0; i < dimms / 2 && count < MAX_MOVES && count < max; i++)
-		count += level(p, layer, dimm_ns, order[i], order[dimms - 1 - i], &proposals[count]);
+		count += level(p, layer, dimm_ns, order[i], order[dimms - 1 - i],
+			       &proposals[count]);
 	started = attempt(p, layer, proposals, count, makespan_ns, actions);
 	if (!started && count > 1)
 		started = attempt(p, layer, proposals, 1, makespan_ns, actions);

@@ -152,8 +152,8 @@ void ndp_predict_profile(struct ndp_predictor *p, uint32_t layer, const uint64_t
 	((((v)[0] + (v)[4]) + ((v)[1] + (v)[5])) + (((v)[2] + (v)[6]) + ((v)[3] + (v)[7])))
 
 /* Sums the products of @count experts (whole vectors). */
-static inline always_inline void learn(struct normal *sum, const float *average, uint32_t stride, const float *came,
-		  uint32_t count)
+static inline always_inline void learn(struct normal *sum, const float *average, uint32_t stride,
+				       const float *came, uint32_t count)
 {
 	vec all[TERMS] = { { 0 } }, busy[TERMS] = { { 0 } };
 
@@ -243,10 +243,12 @@ static void relearn(struct ndp_predictor *p, struct layer *layer, const struct n
 }
 
 /* The averages with what came, and the shares that follow from the weights. */
-static inline always_inline void forecast(const struct ndp_predictor *p, const struct layer *layer, float *average,
-		     const float *came, float *share)
+static inline always_inline void forecast(const struct ndp_predictor *p,
+					  const struct layer *layer, float *average,
+					  const float *came, float *share)
 {
-	const float long_rate = 1.0f / (float)(layer->steps < LONG_STEPS ? layer->steps : LONG_STEPS);
+	const uint32_t steps = layer->steps < LONG_STEPS ? layer->steps : LONG_STEPS;
+	const float long_rate = 1.0f / (float)steps;
 	const vec zero = { 0 };
 	float rate[AVERAGES], total;
 	vec sums = { 0 };
@@ -280,7 +282,8 @@ static inline always_inline void forecast(const struct ndp_predictor *p, const s
 }
 
 /* @tokens as shares in units of the mean, less one; false: there are none. */
-static inline always_inline bool shares_of(const uint32_t *tokens, uint32_t experts, uint32_t stride, float *came)
+static inline always_inline bool shares_of(const uint32_t *tokens, uint32_t experts,
+					   uint32_t stride, float *came)
 {
 	vec sums = { 0 };
 	float total, scale;

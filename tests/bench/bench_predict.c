@@ -6,8 +6,8 @@
  *
  * Profiles are learned on the first half of a trace, everything is scored on the second: classes by
  * rank (5/25/70 %) one step ahead, ties at random on both sides, the same draws for every rival. A
- * difference counts when it is larger than twice its error, by bootstrap of the steps in blocks of 16,
- * or of an eighth of the steps if there are fewer (steps near to one another are alike). --synthetic
+ * difference counts when it is larger than twice its error, by bootstrap of the steps in blocks of
+ * 16, or of an eighth of the steps if there are fewer (neighbouring steps are alike). --synthetic
  * adds traces whose laws are known, for each of which one of the rivals is hard to beat.
  *
  * The cost of an update is wall time, the best of many runs; scores have no clock in them.
@@ -420,7 +420,7 @@ int main(int argc, char **argv)
 		judge(&t, &made);
 		free(t.tokens);
 	}
-	printf("# a lead or a loss counts beyond 2 bootstrap errors; below are the smallest leads, in errors\n");
+	printf("# what counts is beyond 2 bootstrap errors; below are the smallest leads, in errors\n");
 	if (synthetic)
 		printf("# synthetic traces: %u comparisons, %u losses, the worst by %.2f errors\n",
 		       made.comparisons, made.losses, made.worst);

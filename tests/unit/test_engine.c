@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
  * test_engine.c - the placement engine moves what is worth moving and then rests; it never promises
- * memory that is not there nor more of a link than its share; what fails leaves everything as it was.
+ * memory that is not there nor more of a link than its share; what fails leaves all as it was.
  * With the cases C6, C7 and C8, from public reports.
  */
 #include <errno.h>
@@ -410,7 +410,8 @@ static void what_fails_leaves_all_as_it_was(void **state)
 	assert_int_equal(after.nr_actions, 0);
 	assert_int_equal(after.failed, count);
 	assert_memory_equal(ndp_place_blocks(w->placer, 0), w->blocks, 16 * 4 * sizeof(uint16_t));
-	assert_memory_equal(ndp_place_target(w->placer, 0, 0), w->blocks, 16 * 4 * sizeof(uint16_t));
+	assert_memory_equal(ndp_place_target(w->placer, 0, 0), w->blocks,
+			    16 * 4 * sizeof(uint16_t));
 	assert_memory_equal(ndp_place_on_gpu(w->placer, 0), w->on_gpu, 16);
 	end(w);
 }
@@ -498,8 +499,9 @@ static void memory_is_what_usage_says(struct world *w, const struct running *run
 			gpu++;
 		else
 			for (uint32_t d = 0; d < dimms; d++)
-				dimm[d] += ndp_place_target(w->placer, running[i].action.layer,
-							    running[i].action.expert)[d] * block_bytes;
+				dimm[d] += block_bytes *
+					   ndp_place_target(w->placer, running[i].action.layer,
+							    running[i].action.expert)[d];
 	}
 	ndp_place_usage(w->placer, &usage);
 	assert_int_equal(usage.gpu_bytes, gpu * w->shape.expert_bytes);

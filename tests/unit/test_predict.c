@@ -65,7 +65,8 @@ static void predictions_are_shares(void **state)
 		assert_non_null(tokens);
 		for (uint32_t l = 0; l < 3; l++)
 			for (uint32_t e = 0; e < experts; e++)
-				assert_float_equal(ndp_predict_shares(p, l)[e], 1.0f / experts, 1e-9);
+				assert_float_equal(ndp_predict_shares(p, l)[e], 1.0f / experts,
+						   1e-9);
 		for (uint32_t step = 0; step < 100; step++)
 			for (uint32_t l = 0; l < 3; l++) {
 				for (uint32_t e = 0; e < experts; e++)
