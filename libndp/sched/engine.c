@@ -132,8 +132,8 @@ static int check_options(const struct ndp_place_options *o, const struct ndp_hos
 	    !(o->hysteresis >= 0 && isfinite(o->hysteresis)) ||
 	    !(o->stay_ns >= 0 && isfinite(o->stay_ns)))
 		return refuse(err, -EINVAL,
-			      "horizon_steps %g, hysteresis %g and stay_ns %g must be finite and not "
-			      "negative",
+			      "horizon_steps %g, hysteresis %g and stay_ns %g must be finite and "
+			      "not negative",
 			      o->horizon_steps, o->hysteresis, o->stay_ns);
 	if ((unsigned)o->policy >= NDP_POLICIES)
 		return refuse(err, -EINVAL, "policy %u: there are %u", o->policy, NDP_POLICIES);

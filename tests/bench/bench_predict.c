@@ -420,7 +420,7 @@ int main(int argc, char **argv)
 		judge(&t, &made);
 		free(t.tokens);
 	}
-	printf("# what counts is beyond 2 bootstrap errors; below are the smallest leads, in errors\n");
+	printf("# beyond 2 bootstrap errors counts; below are the smallest leads, in errors\n");
 	if (synthetic)
 		printf("# synthetic traces: %u comparisons, %u losses, the worst by %.2f errors\n",
 		       made.comparisons, made.losses, made.worst);
