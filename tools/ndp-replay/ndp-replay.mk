@@ -8,3 +8,7 @@ ndp-replay_SRCS := tools/ndp-replay/main.c \
 	$(NDP_REPLAY_PARTS:%=tools/ndp-replay/%.c) \
 	tools/ndp-reference/protocol.c tools/ndp-run/error.c
 ndp-replay_LIBS := -ljansson -lz
+
+test_replay_SRCS := tests/unit/test_replay.c tools/ndp-run/error.c \
+	$(addprefix tools/ndp-replay/,draw.c profile.c synthetic.c trace.c)
+test_replay_LIBS := -ljansson -lz
