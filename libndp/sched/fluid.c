@@ -24,7 +24,7 @@
 static const float tiny = 1e-6f;
 
 enum {
-	CANDIDATES = 24,	/* columns that a pass over all finds for the steps after it */
+	ENOUGH = 6,		/* candidates that a search collects for the steps after it */
 	NOT_EXPERT = UINT16_MAX,
 };
 
@@ -47,6 +47,7 @@ struct simplex {
 	uint8_t *first;			/* [nr]: position of a basic share + 1, 0: none */
 	uint32_t rows, width;
 	uint32_t makespan_at;		/* position of the makespan */
+	uint32_t next;			/* expert that the next search begins with */
 	float unit_ns;			/* makespan of the start; the program is in this unit */
 	float per_unit;
 	struct basic basic[ROW_MAX];
@@ -108,46 +109,51 @@ static void find_prices(struct simplex *s)
 		s->price[r] = -s->inverse[r][s->makespan_at];
 }
 
-static void keep(struct candidate *list, uint32_t *n, struct candidate c)
+/* The cheapest domain of expert @i at the present prices, and what it gains over the key. */
+static struct candidate price_expert(const struct simplex *s, uint32_t i, float *cost)
 {
-	uint32_t at;
+	const uint32_t can = s->t->can[i], key = s->key[i];
+	const float at_key = priced(s, i, key);
+	float best = at_key;
+	uint32_t to = key;
 
-	if (*n == CANDIDATES && c.profit <= list[*n - 1].profit)
-		return;
-	if (*n < CANDIDATES)
-		(*n)++;
-	for (at = *n - 1; at > 0 && list[at - 1].profit < c.profit; at--)
-		list[at] = list[at - 1];
-	list[at] = c;
+	for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+		float c;
+
+		if (o == key || !(can & 1u << o))
+			continue;
+		c = priced(s, i, o);
+		if (c < best) {
+			best = c;
+			to = o;
+		}
+	}
+	*cost = best;
+	return (struct candidate) { at_key - best, i, to };
 }
 
-/* All columns: the best candidates, and a bound when no price is negative. */
-static uint32_t price_all(const struct simplex *s, struct candidate *list, float *bound)
+/*
+ * Candidates from where the last search ended, until there are enough. When it
+ * took all columns, they give a bound: *bound, else 0.
+ */
+static uint32_t price_some(struct simplex *s, struct candidate *list, float *bound)
 {
-	const struct ndpi_table *t = s->t;
-	uint32_t n = 0;
+	const uint32_t nr = s->t->nr;
+	uint32_t n = 0, seen;
+	float sum = 0;
 
-	*bound = 0;
-	for (uint32_t i = 0; i < t->nr; i++) {
-		const float at_key = priced(s, i, s->key[i]);
-		float best = at_key;
-		uint32_t to = s->key[i];
+	for (seen = 0; seen < nr && n < ENOUGH; seen++) {
+		struct candidate c;
+		float cost;
 
-		for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
-			float cost;
-
-			if (o == s->key[i] || !(t->can[i] & 1u << o))
-				continue;
-			cost = priced(s, i, o);
-			if (cost < best) {
-				best = cost;
-				to = o;
-			}
-		}
-		*bound += best;
-		if (at_key - best > tiny)
-			keep(list, &n, (struct candidate) { at_key - best, i, to });
+		if (s->next == nr)
+			s->next = 0;
+		c = price_expert(s, s->next++, &cost);
+		sum += cost;
+		if (c.profit > tiny)
+			list[n++] = c;
 	}
+	*bound = seen == nr ? sum : 0;
 	return n;
 }
 
@@ -404,13 +410,14 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 		      struct ndpi_fluid *f, struct ndpi_arena arena)
 {
 	struct simplex *s = ndpi_take(&arena, sizeof(*s));
-	struct candidate list[CANDIDATES], best;
+	struct candidate list[ENOUGH], best;
 	const uint32_t most = 4 * t->nr + 4 * ROW_MAX;
 	uint32_t n = 0, row;
 	float bound = 0;
 
 	s->t = t;
 	s->key = choice;
+	s->next = 0;
 	s->first = ndpi_take(&arena, t->nr);
 	s->rows = t->rows;
 	s->width = t->width;
@@ -424,12 +431,12 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 			continue;
 		}
 		if (!price_list(s, list, &n, &best)) {
-			n = price_all(s, list, &bound);
+			n = price_some(s, list, &bound);
 			if (bound > f->bound)
 				f->bound = bound;
-			if (!n || s->value[s->makespan_at] <= f->bound * (1 + gap))
+			if (s->value[s->makespan_at] <= f->bound * (1 + gap) ||
+			    !price_list(s, list, &n, &best))
 				break;
-			best = list[0];
 		}
 		advance(s, best.i, best.o);
 		find_prices(s);

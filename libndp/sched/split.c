@@ -250,7 +250,7 @@ uint32_t ndpi_split(const struct ndpi_table *t, uint8_t *choice, struct ndpi_cut
 	ndpi_wide sum;
 
 	ndpi_list_greedy(t, choice, arena);
-	ndpi_fluid_solve(t, choice, 4e-3f, f, arena);
+	ndpi_fluid_solve(t, choice, 6e-3f, f, arena);
 	*bound_ns = f->bound;
 	c.bound = f->bound;
 	c.unit = 1 / f->makespan;

@@ -105,10 +105,10 @@ static void bar(const char *what, double value, double goal)
 	failed = failed || !pass;
 }
 
-/* Exponent above n log n of the growth from 112 to 896 experts. */
+/* How much more the time grows than n log n from 224 to 1792 experts. */
 static double growth(struct layers *l, enum ndp_policy policy, int config)
 {
-	static const uint32_t experts[] = { 112, 224, 448, 896 };
+	static const uint32_t experts[] = { 224, 448, 896, 1792 };
 	double us[4];
 
 	printf("# %s, %s, 32 DIMMs, wall us p50 over experts:", ndp_policy_name(policy),
@@ -120,7 +120,7 @@ static double growth(struct layers *l, enum ndp_policy policy, int config)
 		printf(" %u: %.0f", experts[n], us[n]);
 	}
 	printf("\n");
-	return us[3] / us[0] / (896 * log(896) / (112 * log(112)));
+	return us[3] / us[0] / (1792 * log(1792) / (224 * log(224)));
 }
 
 int main(void)
