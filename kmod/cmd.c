@@ -375,7 +375,6 @@ static int ndp_work_request(struct ndp_work *w, bool nonblock,
 		ndp_file_req_done(w->file);
 		return nonblock ? -EAGAIN : -ENOMEM;
 	}
-	req->op = w->op;
 	req->file = ndp_file_get(w->file);
 	req->bo[0] = w->weights;
 	req->bo[1] = w->x;

@@ -77,8 +77,8 @@ static struct ndp_extent *ndp_mm_best_fit(struct ndp_mm *mm, u64 bytes)
 }
 
 /* @bytes: whole pages.  The content is whatever was there before. */
-struct ndp_extent *ndp_extent_alloc(struct ndp_dimm *dimm, u64 bytes,
-				    bool for_copy)
+static struct ndp_extent *ndp_extent_alloc(struct ndp_dimm *dimm, u64 bytes,
+					   bool for_copy)
 {
 	struct ndp_mm *mm = &dimm->mm;
 	struct ndp_extent *ext, *before;
@@ -116,7 +116,7 @@ err:
 	return ERR_PTR(r);
 }
 
-struct ndp_extent *ndp_extent_get(struct ndp_extent *ext)
+static struct ndp_extent *ndp_extent_get(struct ndp_extent *ext)
 {
 	kref_get(&ext->ref);
 	return ext;
@@ -142,7 +142,7 @@ static void ndp_extent_release(struct kref *ref)
 	ndp_dimm_put(dimm);
 }
 
-void ndp_extent_put(struct ndp_extent *ext)
+static void ndp_extent_put(struct ndp_extent *ext)
 {
 	kref_put(&ext->ref, ndp_extent_release);
 }

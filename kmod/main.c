@@ -59,7 +59,7 @@ static void ndp_event_work(struct work_struct *work)
 	}
 	if (events & NDP_EVENT_FATAL) {
 		dev_err(&dimm->pdev->dev, "reports a fatal error, resetting it\n");
-		ndp_dimm_reset(dimm, -1);
+		ndp_dimm_reset(dimm, NDP_NO_QUEUE);
 	}
 }
 
@@ -140,7 +140,7 @@ static pci_ers_result_t ndp_slot_reset(struct pci_dev *pdev)
 {
 	pci_restore_state(pdev);
 	pci_save_state(pdev);
-	return ndp_dimm_reset(pci_get_drvdata(pdev), -1) < 0 ?
+	return ndp_dimm_reset(pci_get_drvdata(pdev), NDP_NO_QUEUE) < 0 ?
 	       PCI_ERS_RESULT_DISCONNECT : PCI_ERS_RESULT_RECOVERED;
 }
 
@@ -180,7 +180,7 @@ static int ndp_suspend(struct device *dev)
 /* A DIMM that does not wake up has failed; that is no reason not to resume. */
 static int ndp_resume(struct device *dev)
 {
-	ndp_dimm_reset(dev_get_drvdata(dev), -1);
+	ndp_dimm_reset(dev_get_drvdata(dev), NDP_NO_QUEUE);
 	return 0;
 }
 

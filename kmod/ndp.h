@@ -121,10 +121,6 @@ struct ndp_map {
 
 void ndp_mm_init(struct ndp_dimm *dimm, u64 bytes);
 void ndp_mm_stats(struct ndp_dimm *dimm, struct ndp_mm_stats *stats);
-struct ndp_extent *ndp_extent_alloc(struct ndp_dimm *dimm, u64 bytes,
-				    bool for_copy);
-struct ndp_extent *ndp_extent_get(struct ndp_extent *ext);
-void ndp_extent_put(struct ndp_extent *ext);
 
 struct ndp_map *ndp_map_alloc(struct ndp_domain *domain,
 			      const struct moendp_range *ranges, u32 nr,
@@ -163,7 +159,6 @@ struct ndp_req {
 	atomic_t left;			/* parts not yet done */
 	int status;			/* 0 or the first error */
 	u32 dimm_mask;
-	u32 op;				/* MOENDP_CMD_*, or 0: the driver's own */
 	u32 nr_parts;			/* in use */
 	u32 max_parts;
 	struct ndp_part *parts;
@@ -232,7 +227,6 @@ void ndp_queue_stop(struct ndp_queue *q, bool dead, struct list_head *waiting);
 void ndp_queue_abort(struct ndp_queue *q, int head_status, int status,
 		     struct list_head *waiting);
 void ndp_queue_add(struct ndp_part *part);
-bool ndp_queue_poll(struct ndp_queue *q);
 void ndp_queue_cancel(struct ndp_queue *q, struct ndp_flow *flow);
 u32 ndp_queue_inflight(struct ndp_queue *q);
 irqreturn_t ndp_queue_irq(int irq, void *data);
@@ -363,6 +357,8 @@ int ndp_hw_wait_ready(struct ndp_dimm *dimm);
 int ndp_hw_enable(struct ndp_dimm *dimm);
 bool ndp_hw_responds(struct ndp_dimm *dimm);
 u32 ndp_hw_peers(struct ndp_dimm *dimm);
+
+#define NDP_NO_QUEUE		(-1)
 
 int ndp_dimm_start(struct ndp_dimm *dimm);
 void ndp_dimm_stop(struct ndp_dimm *dimm);

@@ -218,7 +218,7 @@ static bool ndp_queue_reap(struct ndp_queue *q, struct ndp_req **done)
 }
 
 /* Looks for completions without waiting for an interrupt. */
-bool ndp_queue_poll(struct ndp_queue *q)
+static bool ndp_queue_poll(struct ndp_queue *q)
 {
 	struct ndp_req *done = NULL;
 	bool progress = false;

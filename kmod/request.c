@@ -43,7 +43,6 @@ struct ndp_req *ndp_req_alloc(u32 max_parts, gfp_t gfp)
 	}
 	req->status = 0;
 	req->dimm_mask = 0;
-	req->op = 0;
 	req->nr_parts = 0;
 	req->max_parts = max_parts;
 	req->file = NULL;

@@ -11,8 +11,6 @@
 #include "ndp.h"
 #include "trace.h"
 
-#define NDP_NO_QUEUE		(-1)
-
 static void ndp_dimm_set_state(struct ndp_dimm *dimm, u32 state)
 {
 	WRITE_ONCE(dimm->state, state);
@@ -102,7 +100,7 @@ static int ndp_dimm_reset_finish(struct ndp_dimm *dimm, int r,
 /**
  * ndp_dimm_reset() - reset a DIMM
  * @dimm: the DIMM
- * @timed_out_queue: whose oldest command ran out of time, or -1
+ * @timed_out_queue: whose oldest command ran out of time, or NDP_NO_QUEUE
  *
  * Memory is kept.  That oldest command ends with ETIMEDOUT, all others that
  * were queued with ECANCELED.

@@ -115,7 +115,7 @@ static ssize_t reset_store(struct device *dev, struct device_attribute *attr,
 		return r;
 	if (!yes)
 		return -EINVAL;
-	r = ndp_dimm_reset(to_dimm(dev), -1);
+	r = ndp_dimm_reset(to_dimm(dev), NDP_NO_QUEUE);
 	return r < 0 ? r : len;
 }
 static DEVICE_ATTR_WO(reset);
