@@ -144,6 +144,19 @@ bool ndpi_can(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain)
 	}
 }
 
+/* @blocks blocks of DIMM @d are read over its channel. */
+static double add_local_read(const struct ndpi_rules *r, uint32_t d, uint32_t blocks,
+			     struct ndp_loads *loads)
+{
+	const double ns = blocks * r->block_read_ns;
+
+	if (r->charges & NDP_CHARGE_CHANNELS)
+		loads->channel_ns[d % r->layer->host->nr_channels] += ns;
+	if (r->charges & NDP_CHARGE_DIMM_READS)
+		loads->dimm_ns[d] += ns;
+	return ns;
+}
+
 /* The host reads @counts blocks of each DIMM; returns the slowest channel's time. */
 static double add_read(const struct ndpi_rules *r, const uint16_t *counts,
 		       struct ndp_loads *loads)
@@ -168,25 +181,50 @@ static double add_read(const struct ndpi_rules *r, const uint16_t *counts,
 	return longest * r->block_read_ns;
 }
 
+/* One command of @blocks blocks in DIMM @d. */
+static void add_command(const struct ndpi_rules *r, uint32_t tokens, uint32_t d, uint32_t channel,
+			uint32_t blocks, struct ndp_loads *loads)
+{
+	const struct ndp_host *host = r->layer->host;
+	const double block_ns = ndpi_dimm_ns(r, tokens) / r->nr_blocks;
+	const double host_ns = tokens * r->token_host_ns;
+
+	loads->dimm_ns[d] += host->dimm.overhead_ns +
+		(r->charges & NDP_CHARGE_DIMM_READS ? host_ns : 0) +
+		max(blocks * block_ns, blocks * r->block_dimm_ns + tokens * r->token_dimm_ns);
+	loads->channel_ns[channel] += host_ns;
+}
+
 static void add_commands(const struct ndpi_rules *r, uint32_t tokens, const uint16_t *counts,
 			 struct ndp_loads *loads)
 {
 	const struct ndp_host *host = r->layer->host;
-	const double block_ns = ndpi_dimm_ns(r, tokens) / r->nr_blocks;
-	const double inside_ns = tokens * r->token_dimm_ns, host_ns = tokens * r->token_host_ns;
-	const double fixed_ns = host->dimm.overhead_ns +
-				(r->charges & NDP_CHARGE_DIMM_READS ? host_ns : 0);
 	uint32_t channel = 0;
 
 	for (uint32_t d = 0; d < host->nr_dimms; d++) {
-		if (counts[d]) {
-			loads->dimm_ns[d] += fixed_ns +
-				max(counts[d] * block_ns, counts[d] * r->block_dimm_ns + inside_ns);
-			loads->channel_ns[channel] += host_ns;
-		}
+		if (counts[d])
+			add_command(r, tokens, d, channel, counts[d], loads);
 		if (++channel == host->nr_channels)
 			channel = 0;
 	}
+}
+
+/* The first DIMM with a count, and all blocks. */
+static uint32_t first_holder(const uint16_t *counts, uint32_t dimms, uint32_t *blocks)
+{
+	uint32_t first = 0, sum;
+
+	while (first < dimms && !counts[first])
+		first++;
+	if (first == dimms) {
+		*blocks = 0;
+		return 0;
+	}
+	sum = counts[first];
+	for (uint32_t d = first + 1; d < dimms; d++)
+		sum += counts[d];
+	*blocks = sum;
+	return first;
 }
 
 void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain,
@@ -194,31 +232,36 @@ void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domai
 {
 	const struct ndp_host *host = r->layer->host;
 	const uint32_t tokens = r->layer->tokens[e];
-	uint32_t blocks = 0;
-	double part;
+	uint32_t blocks;
+	const uint32_t first = first_holder(counts, host->nr_dimms, &blocks);
+	const bool local = blocks && counts[first] == blocks;
+	double part, read_ns = 0;
 
-	for (uint32_t d = 0; d < host->nr_dimms; d++)
-		blocks += counts[d];
 	if (!blocks || !tokens)
 		return;
+	if (domain == NDP_DOMAIN_CPU || (domain == NDP_DOMAIN_GPU && !resident(r, e)))
+		read_ns = local ? add_local_read(r, first, blocks, loads) :
+			add_read(r, counts, loads);
 	part = (double)blocks / r->nr_blocks;
 	switch (domain) {
 	case NDP_DOMAIN_GPU:
 		loads->gpu_ns += host->gpu.overhead_ns +
-			max(part * ndpi_gpu_ns(r, tokens),
-			    blocks * r->block_gpu_ns);
+			max(part * ndpi_gpu_ns(r, tokens), blocks * r->block_gpu_ns);
 		if (resident(r, e))
 			break;
-		loads->pcie_ns += max(blocks * r->block_pcie_ns, add_read(r, counts, loads));
+		loads->pcie_ns += max(blocks * r->block_pcie_ns, read_ns);
 		loads->cpu_ns += blocks * r->block_staging_ns;
 		break;
 	case NDP_DOMAIN_CPU:
 		loads->cpu_ns += r->cpu->overhead_ns +
 			max(max(part * ndpi_cpu_ns(r, tokens),
-				blocks * r->block_cpu_ns), add_read(r, counts, loads));
+				blocks * r->block_cpu_ns), read_ns);
 		break;
 	case NDP_DOMAIN_NDP:
-		add_commands(r, tokens, counts, loads);
+		if (local)
+			add_command(r, tokens, first, first % host->nr_channels, blocks, loads);
+		else
+			add_commands(r, tokens, counts, loads);
 		break;
 	default:
 		break;

@@ -109,27 +109,27 @@ static void find_prices(struct simplex *s)
 		s->price[r] = -s->inverse[r][s->makespan_at];
 }
 
-/* The cheapest domain of expert @i at the present prices, and what it gains over the key. */
-static struct candidate price_expert(const struct simplex *s, uint32_t i, float *cost)
+/* Weighted by the prices, in units, every way to compute expert @i; impossible ones HUGE_VALF. */
+static void price_expert(const struct simplex *s, uint32_t i, float cost[NDP_DOMAINS])
 {
-	const uint32_t can = s->t->can[i], key = s->key[i];
-	const float at_key = priced(s, i, key);
-	float best = at_key;
-	uint32_t to = key;
+	const struct ndpi_table *t = s->t;
+	const float *v = ndpi_values(t, i, 0);
 
-	for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
-		float c;
+	if (t->sparse && t->can[i] == (1 << NDP_DOMAINS) - 1) {
+		const ndpi_vec four = { s->price[ROW_GPU], s->price[ROW_PCIE], s->price[ROW_CPU],
+					s->price[t->channel_row[i]] };
+		const float dimm = s->price[t->dimm_row[i]];
 
-		if (o == key || !(can & 1u << o))
-			continue;
-		c = priced(s, i, o);
-		if (c < best) {
-			best = c;
-			to = o;
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++, v += SPARSE_STRIDE) {
+			const ndpi_vec m = four * *(const ndpi_vec *)v;
+
+			cost[o] = ((m[0] + m[1]) + (m[2] + m[3]) + dimm * v[SPARSE_DIMM]) *
+				  s->per_unit;
 		}
+		return;
 	}
-	*cost = best;
-	return (struct candidate) { at_key - best, i, to };
+	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+		cost[o] = t->can[i] & 1u << o ? priced(s, i, o) : HUGE_VALF;
 }
 
 /*
@@ -143,15 +143,20 @@ static uint32_t price_some(struct simplex *s, struct candidate *list, float *bou
 	float sum = 0;
 
 	for (seen = 0; seen < nr && n < ENOUGH; seen++) {
-		struct candidate c;
-		float cost;
+		float cost[NDP_DOMAINS], least, profit;
+		uint32_t i, o;
 
 		if (s->next == nr)
 			s->next = 0;
-		c = price_expert(s, s->next++, &cost);
-		sum += cost;
-		if (c.profit > tiny)
-			list[n++] = c;
+		i = s->next++;
+		price_expert(s, i, cost);
+		o = cost[1] < cost[0];
+		o = cost[2] < cost[o] ? 2 : o;
+		least = cost[o];
+		profit = cost[s->key[i]] - least;
+		sum += least;
+		if (profit > tiny)
+			list[n++] = (struct candidate) { profit, i, o };
 	}
 	*bound = seen == nr ? sum : 0;
 	return n;

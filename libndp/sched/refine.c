@@ -17,12 +17,12 @@
 
 enum {
 	MOVERS = 16,		/* of the bottleneck's experts, how many are tried */
-	SWAPPERS = 8,		/* of those, how many in pairs */
-	MOST_SWAPS = 24,
+	SWAPPERS = 4,		/* of those, how many in pairs */
+	MOST_SWAPS = 12,
 };
 
 /* Steps that gain less are not worth their time. */
-static const float least_gain = 1e-4f;
+static const float least_gain = 1e-3f;
 
 void ndpi_greedy(const struct ndpi_table *t, uint8_t *choice)
 {
