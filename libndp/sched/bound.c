@@ -61,23 +61,15 @@ static double cheapest_part(const struct ndpi_table *t, const float *price, uint
 	return cheapest;
 }
 
-double ndp_fluid_bound(const struct ndp_layer *layer, void *work)
+/* The weighted cost of the cheapest way for everything. */
+static double cheapest(const struct ndpi_table *t, const float *price)
 {
+	const struct ndp_layer *layer = t->rules.layer;
 	const struct ndp_host *host = layer->host;
-	struct ndpi_arena arena = { work };
-	struct ndpi_table t;
-	struct ndpi_fluid *f;
-	uint8_t *choice;
 	double sum = 0;
 
-	if (ndpi_table_build(&t, &arena, layer, &host->cpu, (1 << NDP_DOMAINS) - 1) < 0 || !t.nr)
-		return 0;
-	choice = ndpi_take(&arena, t.experts);
-	f = ndpi_take(&arena, sizeof(*f));
-	ndpi_list_greedy(&t, choice, arena);
-	ndpi_fluid_solve(&t, choice, 0, f, arena);
-	for (uint32_t i = 0; i < t.nr; i++) {
-		const uint16_t *blocks = layer->blocks + (size_t)t.expert[i] * host->nr_dimms;
+	for (uint32_t i = 0; i < t->nr; i++) {
+		const uint16_t *blocks = layer->blocks + (size_t)t->expert[i] * host->nr_dimms;
 		uint32_t mask = 0;
 
 		for (uint32_t d = 0; d < host->nr_dimms; d++)
@@ -85,9 +77,45 @@ double ndp_fluid_bound(const struct ndp_layer *layer, void *work)
 				mask |= 1u << d % host->nr_channels;
 		for (uint32_t d = 0; d < host->nr_dimms; d++)
 			if (blocks[d])
-				sum += cheapest_part(&t, f->price, i, d, blocks[d],
+				sum += cheapest_part(t, price, i, d, blocks[d],
 						     __builtin_popcount(mask));
 	}
+	return sum;
+}
+
+static void even_out(float *price, uint32_t n)
+{
+	float sum = 0;
+
+	for (uint32_t k = 0; k < n; k++)
+		sum += price[k];
+	for (uint32_t k = 0; k < n; k++)
+		price[k] = sum / n;
+}
+
+double ndp_fluid_bound(const struct ndp_layer *layer, void *work)
+{
+	const struct ndp_host *host = layer->host;
+	struct ndpi_arena arena = { work };
+	struct ndpi_table t;
+	struct ndpi_fluid *f;
+	uint8_t *choice;
+	double bound;
+
+	if (ndpi_table_build(&t, &arena, layer, &host->cpu, (1 << NDP_DOMAINS) - 1) < 0 || !t.nr)
+		return 0;
+	choice = ndpi_take(&arena, t.experts);
+	f = ndpi_take(&arena, sizeof(*f));
+	ndpi_list_greedy(&t, choice, arena);
+	ndpi_fluid_solve(&t, choice, 0, f, arena);
+	bound = cheapest(&t, f->price);
+	/*
+	 * Where DIMMs hold nearly the same, the solution has many prices to choose from
+	 * and may have put all on a few; even ones are then better.
+	 */
+	even_out(f->price + FULL_CHANNELS, host->nr_channels);
+	even_out(f->price + FULL_CHANNELS + host->nr_channels, host->nr_dimms);
+	bound = larger(bound, cheapest(&t, f->price));
 	/* Prices and table are single precision. */
-	return sum * (1 - 1e-5);
+	return bound * (1 - 1e-5);
 }
