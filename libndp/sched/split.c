@@ -103,12 +103,17 @@ static void round_down(const struct ndpi_table *t, struct ndpi_cut *cut, const f
 static void cut_expert(struct cutter *c, struct ndpi_cut *cut, const float *share)
 {
 	struct ndpi_cut candidate = { .i = cut->i };
-	ndpi_wide load;
+	const uint32_t domains = (share[0] > 0) + (share[1] > 0) + (share[2] > 0);
 	float best = HUGE_VALF;
+	uint32_t seen = 0;
+	ndpi_wide load;
 
 	for (uint32_t rest = 0; rest < NDP_DOMAINS; rest++) {
 		if (share[rest] <= 0)
 			continue;
+		/* Of two domains, one up is the other down. */
+		if (seen++ && domains == 2)
+			break;
 		for (int up = 0; up < 2; up++) {
 			float s;
 
