@@ -390,7 +390,7 @@ static void killed_while_waiting(struct __test_metadata *_metadata, fault_t *sel
 	EXPECT_TRUE(WIFSIGNALED(status));
 	EXPECT_EQ(sig, WTERMSIG(status));
 	/* The command itself goes on, holding what it needs, until the DIMM is reset. */
-	for (int i = 0; i < 100; i++) {
+	for (unsigned int i = 0; i < 100 * kt_slow(); i++) {
 		struct moendp_query q;
 
 		ASSERT_OK(kt_query(self->fd, self->dimm, &q));
