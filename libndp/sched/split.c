@@ -3,10 +3,9 @@
  * split.c - from shares to blocks: the fluid solution made of whole neuron blocks.
  *
  * The fluid solution divides few experts. Each is rounded to blocks by itself,
- * taking in each DIMM the number that suits the loads best; then single blocks,
- * or one block in each DIMM, change domain while that helps. Experts that were
- * whole may be opened for that when the plan is still far from the bound; every
- * further piece costs a command, which the loads contain.
+ * up or down in all of its DIMMs, whichever suits the loads best; then, while the
+ * plan is not close to the bound, single blocks or one block in each DIMM change
+ * domain. What a further piece costs, its command and activations, is in the loads.
  *
  * What helps is judged by the sum of the 512th powers of the loads: near the
  * largest load, but it also rewards taking from one of several that are equal.
@@ -18,7 +17,6 @@
 
 enum {
 	POLISH_STEPS = 96,
-	OPENED = 12,		/* whole experts that may be cut for the finish */
 };
 
 static const float close_enough = 1.01f;
@@ -69,11 +67,8 @@ static void add_cut(const struct cutter *c, const struct ndpi_cut *cut, float si
 		ndpi_add_part_row(c->t, cut->i, o, cut->blocks[o], sign, load);
 }
 
-/*
- * Shares to blocks.  @down: the domain that gets whatever the others leave when
- * theirs are rounded down, or up, in every DIMM.
- */
-static void round_down(const struct ndpi_table *t, struct ndpi_cut *cut, const float *share,
+/* Shares to blocks, rounded down or @up in every DIMM; domain @rest gets what the others leave. */
+static void round_shares(const struct ndpi_table *t, struct ndpi_cut *cut, const float *share,
 		       uint32_t rest, bool up)
 {
 	const uint32_t dimms = t->rules.layer->host->nr_dimms;
@@ -117,7 +112,7 @@ static void cut_expert(struct cutter *c, struct ndpi_cut *cut, const float *shar
 		for (int up = 0; up < 2; up++) {
 			float s;
 
-			round_down(c->t, &candidate, share, rest, up);
+			round_shares(c->t, &candidate, share, rest, up);
 			memcpy(load, c->load, c->t->full_width * sizeof(float));
 			add_cut(c, &candidate, 1, load);
 			s = strain(c, load);
@@ -132,13 +127,11 @@ static void cut_expert(struct cutter *c, struct ndpi_cut *cut, const float *shar
 
 /* ---- the finish ----------------------------------------------------------------- */
 
-/* @n blocks of each DIMM of [from, to) go from one domain to another where there are as many. */
-static bool shift(const struct ndpi_table *t, struct ndpi_cut *cut, uint32_t o, uint32_t q,
-		  uint32_t first, uint32_t last)
+/* A block of each DIMM of [first, last) that has one in domain @o goes to @q. */
+static bool shift(struct ndpi_cut *cut, uint32_t o, uint32_t q, uint32_t first, uint32_t last)
 {
 	bool any = false;
 
-	(void)t;
 	for (uint32_t d = first; d < last; d++) {
 		if (!cut->blocks[o][d])
 			continue;
@@ -163,7 +156,7 @@ static void try_shift(const struct cutter *c, uint32_t k, const float *without, 
 	ndpi_wide load;
 	float s;
 
-	if (!shift(c->t, &cut, o, q, first, last))
+	if (!shift(&cut, o, q, first, last))
 		return;
 	memcpy(load, without, c->t->full_width * sizeof(float));
 	add_cut(c, &cut, 1, load);
@@ -220,7 +213,7 @@ static void polish(struct cutter *c)
 		if (!found)
 			return;
 		add_cut(c, &c->cuts[best.cut], -1, c->load);
-		shift(t, &c->cuts[best.cut], best.from, best.to, best.first, best.last);
+		shift(&c->cuts[best.cut], best.from, best.to, best.first, best.last);
 		add_cut(c, &c->cuts[best.cut], 1, c->load);
 	}
 }

@@ -13,7 +13,10 @@
 #include <ndp/device.h>
 #include <ndp/error.h>
 #include <ndp/pack.h>
+#include <ndp/place.h>
 #include <ndp/placement.h>
+#include <ndp/predict.h>
+#include <ndp/sched.h>
 #include <ndp/tensors.h>
 
 #endif
