@@ -51,7 +51,8 @@ static double cheapest_part(const struct ndpi_table *t, const float *price, uint
 	}
 	if (t->can[i] & 1u << NDP_DOMAIN_GPU) {
 		const float *row = ndpi_values(t, i, NDP_DOMAIN_GPU);
-		double cost = share * (price[ROW_GPU] * row[ROW_GPU] + price[ROW_CPU] * row[ROW_CPU]);
+		double cost = share * (price[ROW_GPU] * row[ROW_GPU] +
+				       price[ROW_CPU] * row[ROW_CPU]);
 
 		if (row[ROW_PCIE] > 0)
 			cost += read + price[ROW_PCIE] *

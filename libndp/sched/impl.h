@@ -137,7 +137,8 @@ static inline void ndpi_add(const struct ndpi_table *t, float *load, uint32_t i,
 		*(ndpi_vec *)(load + k) += *(const ndpi_vec *)(v + k) * factor;
 }
 
-static inline float ndpi_entry(const struct ndpi_table *t, uint32_t i, uint32_t domain, uint32_t row)
+static inline float ndpi_entry(const struct ndpi_table *t, uint32_t i, uint32_t domain,
+			       uint32_t row)
 {
 	const float *v = ndpi_values(t, i, domain);
 

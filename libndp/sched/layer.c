@@ -35,18 +35,20 @@ static bool sane(double v)
 static int check_rate(const struct ndp_rate *rate, const char *name, struct ndp_error *err)
 {
 	if (!sane(rate->gflops) || !sane(rate->gbps) || !sane(rate->overhead_ns))
-		return ndpi_refuse(err, "host.%s: gflops %g, gbps %g and overhead_ns %g must be finite "
-			      "and not negative", name, rate->gflops, rate->gbps,
+		return ndpi_refuse(err, "host.%s: gflops %g, gbps %g and overhead_ns %g must be "
+				   "finite and not negative", name, rate->gflops, rate->gbps,
 			      rate->overhead_ns);
 	if (rate->nr_points > NDP_MAX_RATE_POINTS)
 		return ndpi_refuse(err, "host.%s.nr_points: %u, at most %u", name, rate->nr_points,
 			      NDP_MAX_RATE_POINTS);
 	for (uint32_t i = 0; i < rate->nr_points; i++) {
 		if (i && rate->tokens[i] <= rate->tokens[i - 1])
-			return ndpi_refuse(err, "host.%s.tokens[%u]: %u does not follow %u, they must "
-				      "rise", name, i, rate->tokens[i], rate->tokens[i - 1]);
+			return ndpi_refuse(err, "host.%s.tokens[%u]: %u does not follow %u, they "
+					   "must rise", name, i, rate->tokens[i],
+					   rate->tokens[i - 1]);
 		if (!sane(rate->point_gflops[i]) || rate->point_gflops[i] == 0)
-			return ndpi_refuse(err, "host.%s.point_gflops[%u]: %g, must be above 0", name, i,
+			return ndpi_refuse(err, "host.%s.point_gflops[%u]: %g, must be above 0",
+					   name, i,
 				      rate->point_gflops[i]);
 	}
 	return 0;
@@ -63,7 +65,8 @@ static int check_host(const struct ndp_host *host, struct ndp_error *err)
 		return ndpi_refuse(err, "host.nr_channels: %u, must be 1 to %d", host->nr_channels,
 			      NDP_MAX_CHANNELS);
 	if (!sane(host->channel_gbps) || host->channel_gbps == 0)
-		return ndpi_refuse(err, "host.channel_gbps: %g, must be above 0", host->channel_gbps);
+		return ndpi_refuse(err, "host.channel_gbps: %g, must be above 0",
+				   host->channel_gbps);
 	if (!sane(host->pcie_gbps))
 		return ndpi_refuse(err, "host.pcie_gbps: %g, must be finite and not negative",
 			      host->pcie_gbps);
@@ -71,8 +74,9 @@ static int check_host(const struct ndp_host *host, struct ndp_error *err)
 		return ndpi_refuse(err, "host.staging_gbps: %g, must be finite and not negative",
 			      host->staging_gbps);
 	if (!sane(host->link_gbps) || !sane(host->link_latency_ns))
-		return ndpi_refuse(err, "host.link_gbps: %g and link_latency_ns: %g must be finite and "
-			      "not negative", host->link_gbps, host->link_latency_ns);
+		return ndpi_refuse(err, "host.link_gbps: %g and link_latency_ns: %g must be "
+				   "finite and not negative", host->link_gbps,
+				   host->link_latency_ns);
 	r = check_rate(&host->gpu, "gpu", err);
 	if (r == 0)
 		r = check_rate(&host->cpu, "cpu", err);
@@ -91,7 +95,8 @@ static int check_shape(const struct ndp_shape *shape, struct ndp_error *err)
 	if (shape->hidden < 1)
 		return ndpi_refuse(err, "shape.hidden: 0, must be above 0");
 	if (shape->intermediate < 1 || shape->intermediate > UINT16_MAX * 32u)
-		return ndpi_refuse(err, "shape.intermediate: %u, must be 1 to %u (65535 blocks of 32)",
+		return ndpi_refuse(err, "shape.intermediate: %u, must be 1 to %u (65535 blocks of "
+				   "32)",
 			      shape->intermediate, UINT16_MAX * 32u);
 	if (shape->expert_bytes < 1)
 		return ndpi_refuse(err, "shape.expert_bytes: 0, must be above 0");

@@ -153,8 +153,8 @@ static int check_cover(const struct ndp_layer *layer, const struct ndp_piece *p,
 			for (const struct ndp_piece *b = p; b < a; b++)
 				if (b->dimm == d && a->first < b->first + b->nr_blocks &&
 				    b->first < a->first + a->nr_blocks)
-					return ndpi_refuse(err, "expert %u: two pieces share blocks "
-							   "on DIMM %u", e, d);
+					return ndpi_refuse(err, "expert %u: two pieces share "
+							   "blocks on DIMM %u", e, d);
 		}
 		if (sum != held)
 			return ndpi_refuse(err, "expert %u: pieces have %u of the %u blocks on "
@@ -220,7 +220,8 @@ int ndp_plan_check(const struct ndp_layer *layer, const struct ndp_plan *plan,
 					   layer->tokens[e], domain == NDP_DOMAIN_NONE ?
 					   "is computed nowhere" : "is computed");
 		if (domain < NDP_DOMAINS && !ndpi_can(&rules, e, domain))
-			return ndpi_refuse(err, "expert %u: domain %u cannot compute it", e, domain);
+			return ndpi_refuse(err, "expert %u: domain %u cannot compute it", e,
+					   domain);
 	}
 	r = check_pieces(layer, plan, &rules, err);
 	if (r < 0)

@@ -49,8 +49,8 @@ static const float far_from_bound = 1.02f;
 
 size_t ndp_schedule_bytes(uint32_t experts, uint32_t nr_dimms)
 {
-	return ndpi_table_bytes(experts, nr_dimms) + ndpi_split_bytes(experts) + 3 * (size_t)experts +
-	       SPLIT_MAX * sizeof(struct ndpi_cut) + 128;
+	return ndpi_table_bytes(experts, nr_dimms) + ndpi_split_bytes(experts) +
+	       3 * (size_t)experts + SPLIT_MAX * sizeof(struct ndpi_cut) + 128;
 }
 
 /* Everything in one domain where it can be, for comparison. */

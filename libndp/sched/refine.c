@@ -112,7 +112,7 @@ void ndpi_list_greedy(const struct ndpi_table *t, uint8_t *choice, struct ndpi_a
 		float most = 0;
 		uint32_t bits;
 
-		/* By what it costs where it costs most: small in memory-bound domains, large in DIMMs. */
+		/* By what it costs where it costs most: that differs most between experts. */
 		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
 			if (cost[o] < HUGE_VALF && cost[o] > most)
 				most = cost[o];
@@ -177,12 +177,12 @@ void ndpi_drain(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena a
 
 		if (load[row] != makespan)
 			break;
-		while (at[from] < t->nr && (choice[(uint32_t)keys[at[from]]] != from ||
-					    !(ndpi_values(t, (uint32_t)keys[at[from]], from)[row] > 0)))
-			at[from]++;
-		if (at[from] == t->nr)
-			break;
-		i = (uint32_t)keys[at[from]++];
+		/* The next expert that loads the row. */
+		do {
+			if (at[from] == t->nr)
+				return;
+			i = (uint32_t)keys[at[from]++];
+		} while (choice[i] != from || !(ndpi_values(t, i, from)[row] > 0));
 		for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
 			float after;
 

@@ -32,7 +32,8 @@ struct cutter {
 
 size_t ndpi_split_bytes(uint32_t experts)
 {
-	return ndpi_fluid_bytes(experts) + ndpi_list_greedy_bytes(experts) + sizeof(struct ndpi_fluid) + 64;
+	return ndpi_fluid_bytes(experts) + ndpi_list_greedy_bytes(experts) +
+	       sizeof(struct ndpi_fluid) + 64;
 }
 
 static const uint16_t *held(const struct ndpi_table *t, uint32_t i)

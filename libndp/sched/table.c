@@ -18,7 +18,7 @@ struct home {
 	uint32_t total;		/* blocks */
 	float slowest;		/* blocks on the busiest channel */
 	ndpi_wide reads;	/* blocks, as charged */
-	ndpi_wide commands;	/* one in each DIMM; on a channel as many as it carries x and y for */
+	ndpi_wide commands;	/* one in each DIMM; on a channel those it carries x and y for */
 	ndpi_wide counts;	/* blocks, of DIMMs only */
 };
 

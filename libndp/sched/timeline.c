@@ -93,7 +93,7 @@ struct play {
 
 static size_t most_tasks(uint32_t experts, uint32_t nr_dimms)
 {
-	/* Three a part on GPU, PCIe and CPU with staging, three a command; split ones in between. */
+	/* At most four a part outside of DIMMs, three a command. */
 	return (size_t)experts * (4 + 3 * (size_t)nr_dimms);
 }
 
@@ -223,7 +223,8 @@ static void add_tasks(struct play *p)
 
 	for (uint32_t e = 0; e < p->plan->experts; e++)
 		if (p->plan->domain[e] < NDP_DOMAINS)
-			add_part(p, e, p->plan->domain[e], p->layer->blocks + (size_t)e * dimms, 0, 0);
+			add_part(p, e, p->plan->domain[e], p->layer->blocks + (size_t)e * dimms,
+				 0, 0);
 	while (first < p->plan->nr_pieces) {
 		uint32_t end = first;
 
@@ -543,7 +544,9 @@ static double play(struct play *p, const struct ndp_copy *copies, uint32_t nr_co
 	p->copies = copies;
 	p->nr_copies = nr_copies;
 	for (uint32_t k = 0; k < SERVERS; k++)
-		p->server[k] = (struct server) { .queue = NO_TASK, .tail = NO_TASK, .current = NO_TASK };
+		p->server[k] = (struct server) {
+			.queue = NO_TASK, .tail = NO_TASK, .current = NO_TASK,
+		};
 	for (uint32_t k = 0; k < nr_copies; k++)
 		p->copy[k] = (struct copy_state) {
 			.left_ns = copy_length_ns(p->layer->host, &copies[k]),

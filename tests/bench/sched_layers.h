@@ -24,7 +24,7 @@ struct layers {
 	uint8_t *on_gpu;
 };
 
-/* From share/hosts and share/models. @loads: "top5=..." or a trace file. Ends the program on errors. */
+/* From share/hosts and share/models. @loads: "top5=..." or a trace. Ends the program on errors. */
 void layers_load(struct layers *l, const char *host, const char *model, const char *loads,
 		 uint32_t batch, uint32_t nr);
 void layers_free(struct layers *l);
