@@ -30,7 +30,7 @@ ends() {
 guest() {
 	printf '#!/bin/sh\n%s\n' "$1" >"$work/script"
 	"$here/run-vm.sh" --name runner --dimms 1 --dimm-size 64M --smp 1 --mem 512M \
-		--timeout "${2:-120}" --script "$work/script"
+		--timeout "${2:-400}" --script "$work/script"
 }
 
 tally() {
