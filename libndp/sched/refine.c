@@ -17,7 +17,7 @@
 
 enum {
 	MOVERS = 16,		/* of the bottleneck's experts, how many are tried */
-	SWAPPERS = 4,		/* of those, how many in pairs */
+	SWAPPERS = 3,		/* of those, how many in pairs */
 	MOST_SWAPS = 12,
 };
 
