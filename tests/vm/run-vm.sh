@@ -83,8 +83,10 @@ mkdir -p "$run"
 "$here/mkinitramfs.sh" -o "$run/initramfs" -s "$script" -k "$kernel_dir" "${ramfs[@]}"
 
 # An emulated CPU of a busy host may stand still for longer than the kernel's defaults allow; a real
-# lockup lasts. For the same reason its timer may miss the kernel's test of it at boot.
+# lockup lasts. For the same reason its timer may miss the kernel's test of it at boot, and its time
+# stamp counter looks unstable, which it is not.
 patience="no_timer_check watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=180"
+[ -n "$icount" ] || patience+=" tsc=reliable"
 machine=(-nodefaults -no-user-config -no-reboot -M q35 -cpu max -m "$mem"
 	-L /usr/share/seabios -L /usr/share/qemu -kernel "$kernel_dir/vmlinuz" -initrd "$run/initramfs"
 	-append "console=ttyS0 loglevel=5 panic=-1 oops=panic $patience ${append[*]}")
