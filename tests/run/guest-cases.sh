@@ -178,8 +178,14 @@ interrupted_while_a_dimm_hangs() {
 		interrupt_running
 }
 
+# What comes to a DIMM that hangs ends with its reset; so wait for that.
 after_the_hang() {
-	timeout_ms 3000 && runs_again_as_root
+	timeout_ms 3000
+	for _ in $(seq 60); do
+		[ "$(cat /sys/class/ndp/ndp0d1/inflight)" -ne 0 ] || break
+		sleep 1
+	done
+	runs_again_as_root
 	ok=$?
 	timeout_ms 30000
 	return "$ok"
