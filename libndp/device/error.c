@@ -5,8 +5,6 @@
 #include "internal.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 void ndpi_error_clear(struct ndp_error *err)
@@ -15,19 +13,6 @@ void ndpi_error_clear(struct ndp_error *err)
 		return;
 	err->code = 0;
 	err->message[0] = '\0';
-}
-
-int ndpi_fail(struct ndp_error *err, int code, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (!err)
-		return code;
-	err->code = code;
-	va_start(ap, fmt);
-	vsnprintf(err->message, sizeof(err->message), fmt, ap);
-	va_end(ap);
-	return code;
 }
 
 const char *ndpi_dimm_error(int r)

@@ -10,6 +10,8 @@
 #ifndef NDP_INTERNAL_H
 #define NDP_INTERNAL_H
 
+#include "../error.h"
+
 #include <ndp/device.h>
 #include <pthread.h>
 
@@ -18,9 +20,6 @@
 
 /* ---- errors (error.c) ------------------------------------------------ */
 
-/* Puts a sentence into @err (may be NULL) and returns @code. */
-int ndpi_fail(struct ndp_error *err, int code, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
 void ndpi_error_clear(struct ndp_error *err);
 /* What -errno @r means when a DIMM was asked for something. */
 const char *ndpi_dimm_error(int r);

@@ -6,12 +6,10 @@
 #ifndef NDP_MOE_INTERNAL_H
 #define NDP_MOE_INTERNAL_H
 
+#include "../error.h"
+
 #include <ndp/moe.h>
 #include <pthread.h>
-
-/* Puts a sentence into @err (may be NULL) and returns @code. */
-int ndpi_moe_fail(struct ndp_error *err, int code, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
 
 struct ndpi_expert {
 	struct ndp_weights *weights;	/* in DIMMs, sealed; NULL: in host memory */

@@ -57,7 +57,7 @@ struct where {
 };
 
 #define bad_tensor(w, fmt, ...)                                                        \
-	tensors_error((w)->err, -EINVAL, "%s: tensor '%.100s': " fmt, (w)->file->path, \
+	ndpi_fail((w)->err, -EINVAL, "%s: tensor '%.100s': " fmt, (w)->file->path, \
 		      (w)->name, ##__VA_ARGS__)
 
 static int read_dtype(const struct where *w, const json_t *v, struct ndp_tensor *t)
@@ -175,10 +175,10 @@ static int check_metadata(const struct tensor_file *f, json_t *v, struct ndp_err
 	json_t *s;
 
 	if (!json_is_object(v))
-		return tensors_error(err, -EINVAL, "%s: '__metadata__' is no object", f->path);
+		return ndpi_fail(err, -EINVAL, "%s: '__metadata__' is no object", f->path);
 	json_object_foreach(v, key, s) {
 		if (!json_is_string(s))
-			return tensors_error(err, -EINVAL,
+			return ndpi_fail(err, -EINVAL,
 					     "%s: '__metadata__': '%.100s' is no string", f->path,
 					     key);
 	}
@@ -210,7 +210,7 @@ static int check_cover(const struct ndp_tensors *ts, size_t first, const struct 
 	if (n) {
 		sorted = calloc(n, sizeof(*sorted));
 		if (!sorted)
-			return tensors_error(err, -ENOMEM, "%s: out of memory", f->path);
+			return ndpi_fail(err, -ENOMEM, "%s: out of memory", f->path);
 		for (size_t i = 0; i < n; i++)
 			sorted[i] = &ts->tensors[first + i];
 		qsort(sorted, n, sizeof(*sorted), by_position);
@@ -228,7 +228,7 @@ static int check_cover(const struct ndp_tensors *ts, size_t first, const struct 
 		end = begin + sorted[i]->bytes;
 	}
 	if (r == 0 && end != data + data_bytes)
-		r = tensors_error(err, -EINVAL, "%s: the last %llu bytes belong to no tensor",
+		r = ndpi_fail(err, -EINVAL, "%s: the last %llu bytes belong to no tensor",
 				  f->path, (unsigned long long)(data + data_bytes - end));
 	free(sorted);
 	return r;
@@ -268,29 +268,29 @@ int safetensors_read(struct ndp_tensors *ts, const struct tensor_file *f, struct
 	int r;
 
 	if (f->bytes < 8)
-		return tensors_error(err, -EINVAL,
+		return ndpi_fail(err, -EINVAL,
 				     "%s: %zu bytes are too few for a safetensors file", f->path,
 				     f->bytes);
 	for (int i = 7; i >= 0; i--)
 		header_bytes = header_bytes << 8 | f->base[i];
 	if (header_bytes > f->bytes - 8)
-		return tensors_error(err, -EINVAL,
+		return ndpi_fail(err, -EINVAL,
 				     "%s: a header of %llu bytes is announced, the file has %zu "
 				     "after that: it is truncated or no safetensors file",
 				     f->path, (unsigned long long)header_bytes, f->bytes - 8);
 	if (header_bytes > MAX_HEADER_BYTES)
-		return tensors_error(err, -EINVAL,
+		return ndpi_fail(err, -EINVAL,
 				     "%s: a header of %llu bytes is more than the format's limit "
 				     "of %llu",
 				     f->path, (unsigned long long)header_bytes, MAX_HEADER_BYTES);
 	if (header_bytes < 2 || text[0] != '{')
-		return tensors_error(err, -EINVAL,
+		return ndpi_fail(err, -EINVAL,
 				     "%s: the header does not begin with '{': this is no "
 				     "safetensors file", f->path);
 
 	header = json_loadb(text, header_bytes, JSON_REJECT_DUPLICATES, &jerr);
 	if (!header)
-		return tensors_error(err, -EINVAL, "%s: header: %.200s (byte %d)", f->path,
+		return ndpi_fail(err, -EINVAL, "%s: header: %.200s (byte %d)", f->path,
 				     jerr.text, jerr.position);
 	r = read_entries(ts, f, header, f->base + 8 + header_bytes, f->bytes - 8 - header_bytes,
 			 err);

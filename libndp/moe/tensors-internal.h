@@ -6,6 +6,8 @@
 #ifndef NDP_TENSORS_INTERNAL_H
 #define NDP_TENSORS_INTERNAL_H
 
+#include "../error.h"
+
 #include <ndp/tensors.h>
 
 /* A file mapped read-only. */
@@ -22,13 +24,6 @@ struct ndp_tensors {
 	size_t nr_tensors;
 	size_t max_tensors;
 };
-
-/*
- * Puts @code and a sentence into @err (may be NULL) and returns @code.  Control
- * characters, which a hostile file may have brought, become '?'.
- */
-int tensors_error(struct ndp_error *err, int code, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
 
 /* Appends a copy of @t, with a copy of its name. */
 int tensors_add(struct ndp_tensors *ts, const struct ndp_tensor *t, struct ndp_error *err);

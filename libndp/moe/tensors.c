@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,22 +27,6 @@
 #define INDEX_NAME "model.safetensors.index.json"
 #define MAX_INDEX_BYTES 100000000ULL
 
-int tensors_error(struct ndp_error *err, int code, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (!err)
-		return code;
-	err->code = code;
-	va_start(ap, fmt);
-	vsnprintf(err->message, sizeof(err->message), fmt, ap);
-	va_end(ap);
-	for (char *c = err->message; *c; c++)
-		if ((unsigned char)*c < 0x20 || *c == 0x7f)
-			*c = '?';
-	return code;
-}
-
 int tensors_add(struct ndp_tensors *ts, const struct ndp_tensor *t, struct ndp_error *err)
 {
 	char *name;
@@ -53,13 +36,13 @@ int tensors_add(struct ndp_tensors *ts, const struct ndp_tensor *t, struct ndp_e
 		struct ndp_tensor *p = reallocarray(ts->tensors, max, sizeof(*p));
 
 		if (!p)
-			return tensors_error(err, -ENOMEM, "%s: out of memory", t->file);
+			return ndpi_fail(err, -ENOMEM, "%s: out of memory", t->file);
 		ts->tensors = p;
 		ts->max_tensors = max;
 	}
 	name = strdup(t->name);
 	if (!name)
-		return tensors_error(err, -ENOMEM, "%s: out of memory", t->file);
+		return ndpi_fail(err, -ENOMEM, "%s: out of memory", t->file);
 	ts->tensors[ts->nr_tensors] = *t;
 	ts->tensors[ts->nr_tensors++].name = name;
 	return 0;
@@ -85,26 +68,26 @@ static int file_map(struct tensor_file **out, const char *path, struct ndp_error
 	int r;
 
 	if (!f || !(f->path = strdup(path))) {
-		r = tensors_error(err, -ENOMEM, "%s: out of memory", path);
+		r = ndpi_fail(err, -ENOMEM, "%s: out of memory", path);
 		goto fail;
 	}
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st) < 0) {
-		r = tensors_error(err, -errno, "%s: cannot be opened: %s", path, strerror(errno));
+		r = ndpi_fail(err, -errno, "%s: cannot be opened: %s", path, strerror(errno));
 		goto fail;
 	}
 	if (!S_ISREG(st.st_mode)) {
-		r = tensors_error(err, -EINVAL, "%s: is no regular file", path);
+		r = ndpi_fail(err, -EINVAL, "%s: is no regular file", path);
 		goto fail;
 	}
 	if (st.st_size <= 0 || (uintmax_t)st.st_size > SIZE_MAX) {
-		r = tensors_error(err, -EINVAL, "%s: has %lld bytes", path,
+		r = ndpi_fail(err, -EINVAL, "%s: has %lld bytes", path,
 				  (long long)st.st_size);
 		goto fail;
 	}
 	base = mmap(NULL, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (base == MAP_FAILED) {
-		r = tensors_error(err, -errno, "%s: cannot be mapped: %s", path, strerror(errno));
+		r = ndpi_fail(err, -errno, "%s: cannot be mapped: %s", path, strerror(errno));
 		goto fail;
 	}
 	f->base = base;
@@ -133,7 +116,7 @@ static int add_file(struct ndp_tensors *ts, const char *path, struct ndp_error *
 	files = reallocarray(ts->files, ts->nr_files + 1, sizeof(*files));
 	if (!files) {
 		file_free(f);
-		return tensors_error(err, -ENOMEM, "%s: out of memory", path);
+		return ndpi_fail(err, -ENOMEM, "%s: out of memory", path);
 	}
 	ts->files = files;
 	files[ts->nr_files++] = f;
@@ -176,13 +159,13 @@ static int load_index(json_t **index, const char *path, struct ndp_error *err)
 	if (r < 0)
 		return r;
 	if (f->bytes > MAX_INDEX_BYTES) {
-		r = tensors_error(err, -EINVAL, "%s: %zu bytes are more than the limit of %llu",
+		r = ndpi_fail(err, -EINVAL, "%s: %zu bytes are more than the limit of %llu",
 				  path, f->bytes, MAX_INDEX_BYTES);
 		goto out;
 	}
 	*index = json_loadb((const char *)f->base, f->bytes, JSON_REJECT_DUPLICATES, &jerr);
 	if (!*index)
-		r = tensors_error(err, -EINVAL, "%s: %.200s (line %d)", path, jerr.text, jerr.line);
+		r = ndpi_fail(err, -EINVAL, "%s: %.200s (line %d)", path, jerr.text, jerr.line);
 out:
 	file_free(f);
 	return r;
@@ -204,14 +187,14 @@ static int collect_shards(json_t *weight_map, const char *index_path, json_t *sh
 		const char *name = json_string_value(v);
 
 		if (!shard_name_ok(name))
-			return tensors_error(err, -EINVAL,
+			return ndpi_fail(err, -EINVAL,
 					     "%s: 'weight_map': tensor '%.100s' names no file of "
 					     "this directory", index_path, tensor);
 		if (json_object_set(shards, name, json_null()) < 0)
-			return tensors_error(err, -ENOMEM, "%s: out of memory", index_path);
+			return ndpi_fail(err, -ENOMEM, "%s: out of memory", index_path);
 	}
 	if (json_object_size(shards) == 0)
-		return tensors_error(err, -EINVAL, "%s: 'weight_map' is empty", index_path);
+		return ndpi_fail(err, -EINVAL, "%s: 'weight_map' is empty", index_path);
 	return 0;
 }
 
@@ -225,10 +208,10 @@ static int add_shard(struct ndp_tensors *ts, const char *dir, const char *name,
 	int r;
 
 	if (asprintf(&path, "%s/%s", dir, name) < 0)
-		return tensors_error(err, -ENOMEM, "%s: out of memory", dir);
+		return ndpi_fail(err, -ENOMEM, "%s: out of memory", dir);
 	r = add_file(ts, path, err);
 	if (r == -ENOENT)
-		tensors_error(err, r, "%s: this shard is named by %s and is missing", path,
+		ndpi_fail(err, r, "%s: this shard is named by %s and is missing", path,
 			      INDEX_NAME);
 	free(path);
 	if (r < 0)
@@ -256,11 +239,11 @@ static int open_shards(struct ndp_tensors *ts, const char *dir, json_t *index,
 	int r;
 
 	if (!json_is_object(weight_map))
-		return tensors_error(err, -EINVAL, "%s: 'weight_map' is missing or is no object",
+		return ndpi_fail(err, -EINVAL, "%s: 'weight_map' is missing or is no object",
 				     index_path);
 	shards = json_object();
 	if (!shards)
-		return tensors_error(err, -ENOMEM, "%s: out of memory", index_path);
+		return ndpi_fail(err, -ENOMEM, "%s: out of memory", index_path);
 	r = collect_shards(weight_map, index_path, shards, err);
 	if (r < 0)
 		goto out;
@@ -272,7 +255,7 @@ static int open_shards(struct ndp_tensors *ts, const char *dir, json_t *index,
 	sort_tensors(ts);
 	json_object_foreach(weight_map, name, v) {
 		if (!ndp_tensors_find(ts, name)) {
-			r = tensors_error(err, -EINVAL,
+			r = ndpi_fail(err, -EINVAL,
 					  "%s: 'weight_map' has tensor '%.100s' in %s, which does "
 					  "not hold it", index_path, name, json_string_value(v));
 			goto out;
@@ -292,12 +275,12 @@ static int open_directory(struct ndp_tensors *ts, const char *dir, struct ndp_er
 
 	if (asprintf(&single, "%s/%s", dir, SINGLE_NAME) < 0) {
 		single = NULL;
-		r = tensors_error(err, -ENOMEM, "%s: out of memory", dir);
+		r = ndpi_fail(err, -ENOMEM, "%s: out of memory", dir);
 		goto out;
 	}
 	if (asprintf(&index_path, "%s/%s", dir, INDEX_NAME) < 0) {
 		index_path = NULL;
-		r = tensors_error(err, -ENOMEM, "%s: out of memory", dir);
+		r = ndpi_fail(err, -ENOMEM, "%s: out of memory", dir);
 		goto out;
 	}
 	if (access(single, F_OK) == 0) {
@@ -305,7 +288,7 @@ static int open_directory(struct ndp_tensors *ts, const char *dir, struct ndp_er
 		goto out;
 	}
 	if (access(index_path, F_OK) < 0) {
-		r = tensors_error(err, -ENOENT, "%s: holds neither %s nor %s", dir, SINGLE_NAME,
+		r = ndpi_fail(err, -ENOENT, "%s: holds neither %s nor %s", dir, SINGLE_NAME,
 				  INDEX_NAME);
 		goto out;
 	}
@@ -328,10 +311,10 @@ int ndp_tensors_open(struct ndp_tensors **out, const char *path, struct ndp_erro
 	int r;
 
 	if (stat(path, &st) < 0)
-		return tensors_error(err, -errno, "%s: %s", path, strerror(errno));
+		return ndpi_fail(err, -errno, "%s: %s", path, strerror(errno));
 	ts = calloc(1, sizeof(*ts));
 	if (!ts)
-		return tensors_error(err, -ENOMEM, "%s: out of memory", path);
+		return ndpi_fail(err, -ENOMEM, "%s: out of memory", path);
 	r = S_ISDIR(st.st_mode) ? open_directory(ts, path, err) : open_single(ts, path, err);
 	if (r < 0) {
 		ndp_tensors_close(ts);
@@ -392,13 +375,13 @@ int ndp_tensors_require(const struct ndp_tensors *ts, const char *name, uint32_t
 	char found[100];
 
 	if (!t)
-		return tensors_error(err, -ENOENT, "%s%s: tensor '%.100s' is missing",
+		return ndpi_fail(err, -ENOENT, "%s%s: tensor '%.100s' is missing",
 				     ts->nr_files ? ts->files[0]->path : "",
 				     ts->nr_files > 1 ? " and the other shards" : "", name);
 	if (t->nr_dims != nr_dims || memcmp(t->dims, dims, nr_dims * sizeof(*dims)) != 0) {
 		shape_text(wanted, sizeof(wanted), nr_dims, dims);
 		shape_text(found, sizeof(found), t->nr_dims, t->dims);
-		return tensors_error(err, -EINVAL,
+		return ndpi_fail(err, -EINVAL,
 				     "%s: tensor '%.100s' has shape [%s], wanted is [%s]", t->file,
 				     name, found, wanted);
 	}
