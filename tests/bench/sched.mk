@@ -2,7 +2,7 @@
 #
 # Bars S.1 to S.4, run by `make bench-sched`.
 SCHED_LAYERS := tests/bench/sched_layers.c \
-	$(addprefix tools/ndp-replay/,draw.c profile.c synthetic.c trace.c) \
+	$(addprefix tools/ndp-replay/,draw.c synthetic.c trace.c) \
 	tools/ndp-run/error.c
 BENCHES += bench_sched bench_sched_time
 bench_sched_SRCS := tests/bench/bench_sched.c tools/ndp-reference/protocol.c $(SCHED_LAYERS)

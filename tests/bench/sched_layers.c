@@ -4,9 +4,10 @@
  */
 #include "sched_layers.h"
 
-#include "../../tools/ndp-replay/profile.h"
 #include "../../tools/ndp-replay/source.h"
 #include "bench.h"
+
+#include <ndp/profile.h>
 
 static void allocate(struct layers *l)
 {
@@ -44,8 +45,8 @@ static void read_loads(struct layers *l, struct source *s)
 void layers_load(struct layers *l, const char *host, const char *model, const char *loads,
 		 uint32_t batch, uint32_t nr)
 {
-	struct model_profile m;
-	struct host_profile h;
+	struct ndp_model_profile m;
+	struct ndp_host_profile h;
 	struct ndp_error err;
 	struct source *s;
 	char path[200];
@@ -53,10 +54,10 @@ void layers_load(struct layers *l, const char *host, const char *model, const ch
 
 	memset(l, 0, sizeof(*l));
 	snprintf(path, sizeof(path), "share/hosts/%s.json", host);
-	if (host_profile_load(&h, path, &err) < 0)
+	if (ndp_host_profile_load(&h, path, &err) < 0)
 		die("%s", err.message);
 	snprintf(path, sizeof(path), "share/models/%s.json", model);
-	if (model_profile_load(&m, path, &err) < 0)
+	if (ndp_model_profile_load(&m, path, &err) < 0)
 		die("%s", err.message);
 	l->host = h.host;
 	l->shape = m.shape;

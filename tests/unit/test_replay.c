@@ -4,11 +4,11 @@
  * recorded steps, host and model files. What the program says about bad input is
  * tests/run/replay.sh.
  */
-#include "../../tools/ndp-replay/profile.h"
 #include "../../tools/ndp-replay/source.h"
 
 #include <errno.h>
 #include <math.h>
+#include <ndp/profile.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -161,12 +161,12 @@ static void steps_are_merged_until_they_have_the_batch(void **state)
 /* The figures that the reproduction rests on. */
 static void the_papers_host_is_what_it_says(void **state)
 {
-	struct host_profile p;
-	struct model_profile m;
+	struct ndp_host_profile p;
+	struct ndp_model_profile m;
 	struct ndp_error err;
 
 	(void)state;
-	assert_int_equal(host_profile_load(&p, "share/hosts/trimoe-paper.json", &err), 0);
+	assert_int_equal(ndp_host_profile_load(&p, "share/hosts/trimoe-paper.json", &err), 0);
 	assert_string_equal(p.name, "trimoe-paper");
 	assert_int_equal(p.host.nr_dimms, 16);
 	assert_int_equal(p.host.nr_channels, 8);
@@ -174,7 +174,7 @@ static void the_papers_host_is_what_it_says(void **state)
 	assert_true(p.host.cpu.gflops == 90100);
 	assert_true(p.host.dimm.gflops == 256 && p.host.dimm.gbps == 153.6);
 	assert_true(p.host.pcie_gbps == 64);
-	assert_int_equal(model_profile_load(&m, "share/models/deepseek-v2.json", &err), 0);
+	assert_int_equal(ndp_model_profile_load(&m, "share/models/deepseek-v2.json", &err), 0);
 	assert_int_equal(m.shape.expert_bytes, 3 * 5120 * 1536 * 2);
 	assert_int_equal(m.layers - m.dense_layers, 59);
 }

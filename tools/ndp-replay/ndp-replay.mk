@@ -2,7 +2,7 @@
 #
 # ndp-replay: what schedulers would take on a described machine, for recorded loads.
 TOOLS += ndp-replay
-NDP_REPLAY_PARTS := draw json options plot profile reference replay report scores synthetic \
+NDP_REPLAY_PARTS := draw json options plot reference replay report scores synthetic \
 	trace where
 ndp-replay_SRCS := tools/ndp-replay/main.c \
 	$(NDP_REPLAY_PARTS:%=tools/ndp-replay/%.c) \
@@ -10,5 +10,5 @@ ndp-replay_SRCS := tools/ndp-replay/main.c \
 ndp-replay_LIBS := -ljansson -lz
 
 test_replay_SRCS := tests/unit/test_replay.c tools/ndp-run/error.c \
-	$(addprefix tools/ndp-replay/,draw.c profile.c synthetic.c trace.c)
+	$(addprefix tools/ndp-replay/,draw.c synthetic.c trace.c)
 test_replay_LIBS := -ljansson -lz

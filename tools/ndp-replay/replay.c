@@ -49,16 +49,16 @@ struct bench {
 static int load_profiles(struct replay *r, const struct options *o, struct ndp_error *err)
 {
 	char *path;
-	int ret = profile_find("hosts", o->host, &path, err);
+	int ret = ndp_profile_find("hosts", o->host, &path, err);
 
 	if (ret == 0)
-		ret = host_profile_load(&r->host, path, err);
+		ret = ndp_host_profile_load(&r->host, path, err);
 	free(path);
 	if (ret < 0)
 		return ret;
-	ret = profile_find("models", o->model, &path, err);
+	ret = ndp_profile_find("models", o->model, &path, err);
 	if (ret == 0)
-		ret = model_profile_load(&r->model, path, err);
+		ret = ndp_model_profile_load(&r->model, path, err);
 	free(path);
 	return ret;
 }

@@ -9,11 +9,12 @@
 #define NDP_REPLAY_REPLAY_H
 
 #include "options.h"
-#include "profile.h"
 #include "reference.h"
 #include "scores.h"
 #include "source.h"
 #include "where.h"
+
+#include <ndp/profile.h>
 
 /* Time for which resources are busy; DIMMs and channels on the mean. */
 struct busy {
@@ -34,8 +35,8 @@ struct policy_result {
 
 struct replay {
 	struct options options;
-	struct host_profile host;
-	struct model_profile model;
+	struct ndp_host_profile host;
+	struct ndp_model_profile model;
 	struct source *source;
 	struct where where;
 	struct scores scores;

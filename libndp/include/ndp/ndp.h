@@ -16,6 +16,7 @@
 #include <ndp/place.h>
 #include <ndp/placement.h>
 #include <ndp/predict.h>
+#include <ndp/profile.h>
 #include <ndp/sched.h>
 #include <ndp/tensors.h>
 

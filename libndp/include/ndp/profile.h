@@ -4,7 +4,8 @@
  * the scheduler.
  *
  * Every number in them is an object {"value", "source", "kind"} with an optional
- * "formula" and "note"; "source" names entries of the file's "sources".  The
+ * "formula" and "note"; "source" names entries of the file's "sources", "kind" is
+ * stated, derived, assumed or measured.  The
  * reader is strict: a field that is missing, unknown, there twice, of the wrong
  * type or out of range is an error that names file and field.  A domain computes
  * at peak x efficiency, or by an optional "table" of [tokens, GFLOP/s] pairs.

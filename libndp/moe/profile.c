@@ -1,12 +1,12 @@
-// SPDX-License-Identifier: GPL-2.0-or-later
-/* profile.c - see profile.h. */
-#include "profile.h"
-#include "../ndp-run/error.h"
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/* profile.c - see ndp/profile.h. */
+#include "../error.h"
 
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
+#include <ndp/profile.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <stdio.h>
@@ -48,8 +48,8 @@ static int refuse_others(const struct reader *rd, const char *group, const json_
 		while (i < n && strcmp(name, known[i]))
 			i++;
 		if (i == n)
-			return fail(rd->err, -EINVAL, FIELD " is unknown; is it misspelt?",
-				    FIELD_OF(rd, group, name));
+			return ndpi_fail(rd->err, -EINVAL, FIELD " is unknown; is it misspelt?",
+					 FIELD_OF(rd, group, name));
 	}
 	return 0;
 }
@@ -58,19 +58,20 @@ static int refuse_others(const struct reader *rd, const char *group, const json_
 static int check_source(const struct reader *rd, const char *group, const char *name,
 			const char *source)
 {
-	char key[PROFILE_NAME];
+	char key[NDP_PROFILE_NAME];
 
 	for (const char *at = source;;) {
 		size_t n = strcspn(at, ";");
 
 		if (n == 0 || n >= sizeof(key))
-			return fail(rd->err, -EINVAL, FIELD ": 'source' is no list \"A; B\"",
-				    FIELD_OF(rd, group, name));
+			return ndpi_fail(rd->err, -EINVAL, FIELD ": 'source' is no list \"A; B\"",
+					 FIELD_OF(rd, group, name));
 		memcpy(key, at, n);
 		key[n] = 0;
 		if (!json_object_get(rd->sources, key))
-			return fail(rd->err, -EINVAL, FIELD ": its source '%s' is not in 'sources'",
-				    FIELD_OF(rd, group, name), key);
+			return ndpi_fail(rd->err, -EINVAL,
+					 FIELD ": its source '%s' is not in 'sources'",
+					 FIELD_OF(rd, group, name), key);
 		at += n;
 		if (!*at)
 			return 0;
@@ -88,26 +89,26 @@ static int read_value(const struct reader *rd, const char *group, const json_t *
 	int r;
 
 	if (!field)
-		return fail(rd->err, -EINVAL, FIELD " is missing", FIELD_OF(rd, group, name));
+		return ndpi_fail(rd->err, -EINVAL, FIELD " is missing", FIELD_OF(rd, group, name));
 	if (!json_is_object(field))
-		return fail(rd->err, -EINVAL,
-			    FIELD " is no object with 'value', 'source' and 'kind'",
-			    FIELD_OF(rd, group, name));
+		return ndpi_fail(rd->err, -EINVAL,
+				 FIELD " is no object with 'value', 'source' and 'kind'",
+				 FIELD_OF(rd, group, name));
 	for (size_t i = 0; i < COUNT(parts); i++) {
 		const json_t *part = json_object_get(field, parts[i]);
 
 		if (!part && i < 3)
-			return fail(rd->err, -EINVAL, FIELD ": its '%s' is missing",
-				    FIELD_OF(rd, group, name), parts[i]);
+			return ndpi_fail(rd->err, -EINVAL, FIELD ": its '%s' is missing",
+					 FIELD_OF(rd, group, name), parts[i]);
 		if (part && i && !json_is_string(part))
-			return fail(rd->err, -EINVAL, FIELD ": its '%s' is no string",
-				    FIELD_OF(rd, group, name), parts[i]);
+			return ndpi_fail(rd->err, -EINVAL, FIELD ": its '%s' is no string",
+					 FIELD_OF(rd, group, name), parts[i]);
 	}
 	kind = json_string_value(json_object_get(field, "kind"));
-	if (strcmp(kind, "stated") && strcmp(kind, "derived") && strcmp(kind, "assumed"))
-		return fail(rd->err, -EINVAL,
-			    FIELD ": its 'kind' is '%.60s', not stated, derived or assumed",
-			    FIELD_OF(rd, group, name), kind);
+	if (strcmp(kind, "stated") && strcmp(kind, "derived") && strcmp(kind, "assumed") &&
+	    strcmp(kind, "measured"))
+		return ndpi_fail(rd->err, -EINVAL, FIELD ": its 'kind' is '%.60s', not stated, "
+				 "derived, assumed or measured", FIELD_OF(rd, group, name), kind);
 	source = json_string_value(json_object_get(field, "source"));
 	r = check_source(rd, group, name, source);
 	if (r < 0)
@@ -119,8 +120,8 @@ static int read_value(const struct reader *rd, const char *group, const json_t *
 		while (i < COUNT(parts) && strcmp(key, parts[i]))
 			i++;
 		if (i == COUNT(parts))
-			return fail(rd->err, -EINVAL, FIELD ": its '%.60s' is unknown",
-				    FIELD_OF(rd, group, name), key);
+			return ndpi_fail(rd->err, -EINVAL, FIELD ": its '%.60s' is unknown",
+					 FIELD_OF(rd, group, name), key);
 		key = json_object_iter_key(json_object_iter_next(
 			(json_t *)field, json_object_key_to_iter(key)));
 	}
@@ -139,9 +140,9 @@ static int read_number(const struct reader *rd, const char *group, const json_t 
 	x = json_number_value(v);
 	if (!json_is_number(v) || (!n->value && !json_is_integer(v)) || !isfinite(x) ||
 	    x < n->min || (n->above && x == n->min) || x > n->max)
-		return fail(rd->err, -EINVAL, FIELD " must be %s %s %.17g and at most %.17g",
-			    FIELD_OF(rd, group, n->name), n->value ? "a number" : "an integer",
-			    n->above ? "above" : "from", n->min, n->max);
+		return ndpi_fail(rd->err, -EINVAL, FIELD " must be %s %s %.17g and at most %.17g",
+				 FIELD_OF(rd, group, n->name), n->value ? "a number" : "an integer",
+				 n->above ? "above" : "from", n->min, n->max);
 	if (n->value)
 		*n->value = x;
 	else if (n->u32)
@@ -165,8 +166,8 @@ static int read_table(const struct reader *rd, const char *group, const json_t *
 		return r;
 	rate->nr_points = json_array_size(v);
 	if (!rate->nr_points || rate->nr_points > NDP_MAX_RATE_POINTS)
-		return fail(rd->err, -EINVAL, FIELD " is no array of 1 to %d pairs",
-			    FIELD_OF(rd, group, "table"), NDP_MAX_RATE_POINTS);
+		return ndpi_fail(rd->err, -EINVAL, FIELD " is no array of 1 to %d pairs",
+				 FIELD_OF(rd, group, "table"), NDP_MAX_RATE_POINTS);
 	for (uint32_t i = 0; i < rate->nr_points; i++) {
 		const json_t *pair = json_array_get(v, i);
 		const json_t *tokens = json_array_get(pair, 0), *gflops = json_array_get(pair, 1);
@@ -175,9 +176,9 @@ static int read_table(const struct reader *rd, const char *group, const json_t *
 		    !json_is_number(gflops) || json_integer_value(tokens) < 1 ||
 		    json_integer_value(tokens) > 1 << 24 || !(json_number_value(gflops) > 0) ||
 		    (i && json_integer_value(tokens) <= (json_int_t)rate->tokens[i - 1]))
-			return fail(rd->err, -EINVAL, FIELD ": entry %u is no pair [tokens, "
-				    "GFLOP/s] with more tokens than the one before",
-				    FIELD_OF(rd, group, "table"), i);
+			return ndpi_fail(rd->err, -EINVAL, FIELD ": entry %u is no pair [tokens, "
+					 "GFLOP/s] with more tokens than the one before",
+					 FIELD_OF(rd, group, "table"), i);
 		rate->tokens[i] = json_integer_value(tokens);
 		rate->point_gflops[i] = json_number_value(gflops);
 	}
@@ -209,13 +210,13 @@ static int read_group(const struct reader *rd, const json_t *root, const char *n
 {
 	*object = json_object_get(root, name);
 	if (!*object)
-		return fail(rd->err, -EINVAL, "%s: field '%s' is missing%s", rd->path, name,
-			    may_lack ? "; a machine without it says null" : "");
+		return ndpi_fail(rd->err, -EINVAL, "%s: field '%s' is missing%s", rd->path, name,
+				 may_lack ? "; a machine without it says null" : "");
 	if (may_lack && json_is_null(*object))
 		*object = NULL;
 	else if (!json_is_object(*object))
-		return fail(rd->err, -EINVAL, "%s: field '%s' is no object%s", rd->path, name,
-			    may_lack ? " and not null" : "");
+		return ndpi_fail(rd->err, -EINVAL, "%s: field '%s' is no object%s", rd->path, name,
+				 may_lack ? " and not null" : "");
 	return 0;
 }
 
@@ -224,8 +225,8 @@ static int read_string(const struct reader *rd, const json_t *root, const char *
 {
 	*s = json_string_value(json_object_get(root, name));
 	if (!*s || !**s)
-		return fail(rd->err, -EINVAL, "%s: field '%s' is missing or no string", rd->path,
-			    name);
+		return ndpi_fail(rd->err, -EINVAL, "%s: field '%s' is missing or no string",
+				 rd->path, name);
 	return 0;
 }
 
@@ -237,31 +238,31 @@ static int read_head(struct reader *rd, const json_t *root, const char *format, 
 	int r;
 
 	if (!json_is_object(root))
-		return fail(rd->err, -EINVAL, "%s: is no JSON object", rd->path);
+		return ndpi_fail(rd->err, -EINVAL, "%s: is no JSON object", rd->path);
 	r = read_string(rd, root, "format", &found);
 	if (r < 0)
 		return r;
 	if (strcmp(found, format))
-		return fail(rd->err, -EINVAL, "%s: field 'format' is '%.60s', wanted '%s'",
-			    rd->path, found, format);
+		return ndpi_fail(rd->err, -EINVAL, "%s: field 'format' is '%.60s', wanted '%s'",
+				 rd->path, found, format);
 	r = read_string(rd, root, "name", &found);
 	if (r < 0)
 		return r;
-	if (strlen(found) >= PROFILE_NAME)
-		return fail(rd->err, -EINVAL, "%s: field 'name' has more than %d bytes", rd->path,
-			    PROFILE_NAME - 1);
+	if (strlen(found) >= NDP_PROFILE_NAME)
+		return ndpi_fail(rd->err, -EINVAL, "%s: field 'name' has more than %d bytes",
+				 rd->path, NDP_PROFILE_NAME - 1);
 	strcpy(name, found);
 	r = read_string(rd, root, "description", &found);
 	if (r < 0)
 		return r;
 	rd->sources = json_object_get(root, "sources");
 	if (!json_is_object(rd->sources))
-		return fail(rd->err, -EINVAL, "%s: field 'sources' is missing or no object",
-			    rd->path);
+		return ndpi_fail(rd->err, -EINVAL, "%s: field 'sources' is missing or no object",
+				 rd->path);
 	json_object_foreach((json_t *)rd->sources, key, source)
 		if (!json_is_string(source))
-			return fail(rd->err, -EINVAL, "%s: field 'sources.%.60s' is no string",
-				    rd->path, key);
+			return ndpi_fail(rd->err, -EINVAL, "%s: field 'sources.%.60s' is no string",
+					 rd->path, key);
 	return 0;
 }
 
@@ -346,7 +347,7 @@ static int read_ndp(const struct reader *rd, const json_t *root, struct ndp_host
 	return r;
 }
 
-static int read_host(struct reader *rd, const json_t *root, struct host_profile *p)
+static int read_host(struct reader *rd, const json_t *root, struct ndp_host_profile *p)
 {
 	static const char *const known[] = {
 		"format", "name", "description", "sources", "gpu", "cpu", "cpu_plain", "memory",
@@ -368,12 +369,13 @@ static int read_host(struct reader *rd, const json_t *root, struct host_profile 
 		r = read_ndp(rd, root, &p->host);
 	if (r == 0 && !(p->host.gpu.gflops > 0) && !(p->host.cpu.gflops > 0) &&
 	    !(p->host.dimm.gflops > 0))
-		r = fail(rd->err, -EINVAL,
-			 "%s: 'gpu', 'cpu' and 'ndp' are all null, nothing can compute", rd->path);
+		r = ndpi_fail(rd->err, -EINVAL,
+			      "%s: 'gpu', 'cpu' and 'ndp' are all null, nothing can compute",
+			      rd->path);
 	return r;
 }
 
-static int read_model(struct reader *rd, const json_t *root, struct model_profile *p)
+static int read_model(struct reader *rd, const json_t *root, struct ndp_model_profile *p)
 {
 	static const char *const known[] = {
 		"format", "name", "description", "sources", "layers", "dense_layers", "experts",
@@ -403,72 +405,71 @@ static int read_model(struct reader *rd, const json_t *root, struct model_profil
 	if (r < 0)
 		return r;
 	if (!json_is_string(dtype))
-		return fail(rd->err, -EINVAL, "%s: field 'expert_dtype' is no string", rd->path);
+		return ndpi_fail(rd->err, -EINVAL, "%s: field 'expert_dtype' is no string",
+				 rd->path);
 	if (p->shape.top_k > p->shape.experts)
-		return fail(rd->err, -EINVAL, "%s: field 'top_k' is %u, more than 'experts' %u",
-			    rd->path, p->shape.top_k, p->shape.experts);
+		return ndpi_fail(rd->err, -EINVAL,
+				 "%s: field 'top_k' is %u, more than 'experts' %u", rd->path,
+				 p->shape.top_k, p->shape.experts);
 	if (p->dense_layers >= p->layers)
-		return fail(rd->err, -EINVAL,
-			    "%s: field 'dense_layers' is %u, which leaves none of 'layers' %u",
-			    rd->path, p->dense_layers, p->layers);
+		return ndpi_fail(rd->err, -EINVAL,
+				 "%s: field 'dense_layers' is %u, which leaves none of 'layers' %u",
+				 rd->path, p->dense_layers, p->layers);
 	return 0;
 }
 
-static json_t *load(const char *path, struct ndp_error *err)
+static int load(const char *path, json_t **root, struct ndp_error *err)
 {
 	json_error_t jerr;
-	json_t *root;
 
 	errno = 0;
-	root = json_load_file(path, JSON_REJECT_DUPLICATES, &jerr);
-	if (root)
-		return root;
-	if (json_error_code(&jerr) == json_error_cannot_open_file)
-		fail(err, errno ? -errno : -ENOENT, "%s: cannot be opened (%s)", path,
-		     strerror(errno ? errno : ENOENT));
-	else
-		fail(err, -EINVAL, "%s:%d: %.200s", path, jerr.line, jerr.text);
-	return NULL;
+	*root = json_load_file(path, JSON_REJECT_DUPLICATES, &jerr);
+	if (*root)
+		return 0;
+	if (json_error_code(&jerr) != json_error_cannot_open_file)
+		return ndpi_fail(err, -EINVAL, "%s:%d: %.200s", path, jerr.line, jerr.text);
+	return ndpi_fail(err, errno ? -errno : -ENOENT, "%s: cannot be opened (%s)", path,
+			 strerror(errno ? errno : ENOENT));
 }
 
-int host_profile_load(struct host_profile *p, const char *path, struct ndp_error *err)
+int ndp_host_profile_load(struct ndp_host_profile *p, const char *path, struct ndp_error *err)
 {
 	struct reader rd = { .path = path, .err = err };
-	json_t *root = load(path, err);
-	int r;
+	json_t *root;
+	int r = load(path, &root, err);
 
 	memset(p, 0, sizeof(*p));
-	if (!root)
-		return err->code;
+	if (r < 0)
+		return r;
 	r = read_host(&rd, root, p);
 	json_decref(root);
 	return r;
 }
 
-int model_profile_load(struct model_profile *p, const char *path, struct ndp_error *err)
+int ndp_model_profile_load(struct ndp_model_profile *p, const char *path, struct ndp_error *err)
 {
 	struct reader rd = { .path = path, .err = err };
-	json_t *root = load(path, err);
-	int r;
+	json_t *root;
+	int r = load(path, &root, err);
 
 	memset(p, 0, sizeof(*p));
-	if (!root)
-		return err->code;
+	if (r < 0)
+		return r;
 	r = read_model(&rd, root, p);
 	json_decref(root);
 	return r;
 }
 
-static int join(char **path, const char *a, const char *b, const char *kind, const char *name,
-		struct ndp_error *err)
+static int join(char **path, const char *a, const char *b, const char *kind,
+		const char *name, struct ndp_error *err)
 {
 	if (asprintf(path, "%s%s/%s/%s.json", a, b, kind, name) >= 0)
 		return 0;
 	*path = NULL;
-	return fail(err, -ENOMEM, "out of memory");
+	return ndpi_fail(err, -ENOMEM, "out of memory");
 }
 
-int profile_find(const char *kind, const char *name, char **path, struct ndp_error *err)
+int ndp_profile_find(const char *kind, const char *name, char **path, struct ndp_error *err)
 {
 	static const char *const beside[] = { "/../share", "/../share/moendp" };
 	const size_t n = strlen(name);
@@ -480,14 +481,14 @@ int profile_find(const char *kind, const char *name, char **path, struct ndp_err
 	*path = NULL;
 	if (strchr(name, '/') || (n > 5 && !strcmp(name + n - 5, ".json"))) {
 		*path = strdup(name);
-		return *path ? 0 : fail(err, -ENOMEM, "out of memory");
+		return *path ? 0 : ndpi_fail(err, -ENOMEM, "out of memory");
 	}
 	if (share)
 		return join(path, share, "", kind, name, err);
 	length = readlink("/proc/self/exe", program, sizeof(program) - 1);
 	if (length < 0)
-		return fail(err, -errno, "/proc/self/exe: %s; NDP_SHARE can name the folder of "
-			    "the profiles", strerror(errno));
+		return ndpi_fail(err, -errno, "/proc/self/exe: %s; NDP_SHARE can name the folder "
+				 "of the profiles", strerror(errno));
 	program[length] = 0;
 	*strrchr(program, '/') = 0;
 	for (size_t i = 0; i < COUNT(beside); i++) {
@@ -499,7 +500,7 @@ int profile_find(const char *kind, const char *name, char **path, struct ndp_err
 		free(*path);
 		*path = NULL;
 	}
-	return fail(err, -ENOENT,
-		    "no '%.60s.json' in share/%s beside %s; name a file, or set NDP_SHARE to the "
-		    "folder that has %s/", name, kind, program, kind);
+	return ndpi_fail(err, -ENOENT,
+			 "no '%.60s.json' in share/%s beside %s; name a file, or set NDP_SHARE to "
+			 "the folder that has %s/", name, kind, program, kind);
 }
