@@ -16,6 +16,8 @@
 #   HOST_CHECKS  += tests/run/mutation.sh    executable, run from the top by `make check`, prints TAP
 #   BENCH_RUNS   += tests/bench/f3.sh        executable, run by `make bench`, prints `bar F.n` lines
 #   SCHED_BENCH_RUNS += tests/bench/s.sh     executable, run by `make bench-sched`, prints `bar S.n` lines
+#   MOE_BENCH_RUNS += cpu                    `ndp-bench cpu --bars`, or an executable (with a '/'), run by
+#                                            `make bench-moe`, prints `bar D.n` lines
 #   BENCH_PARTS  += build/bench/x.so         what `make bench` builds besides (rules in the fragment)
 #
 # Every program NAME of these lists may set
@@ -64,6 +66,7 @@ HOST_CHECKS :=
 BENCH_RUNS :=
 BENCH_PARTS :=
 SCHED_BENCH_RUNS :=
+MOE_BENCH_RUNS :=
 FRAGMENTS := $(sort $(wildcard libndp/*.mk libndp/*/*.mk qemu-device/*.mk qemu-device/*/*.mk \
 	tools/*/*.mk daemon/*.mk tests/*/*.mk))
 
@@ -280,6 +283,10 @@ bench: $(HOST_PARTS) $(GUEST_PARTS) $(BENCH_PARTS) modules $(QEMU)	## measure an
 .PHONY: bench-sched
 bench-sched: $(HOST_PARTS)	## measure the scheduler, modelled and in wall time: bars S.1 to S.5
 	$(Q)failed=0; for run in $(SCHED_BENCH_RUNS); do echo "== $$run"; $$run || failed=1; done; exit $$failed
+
+.PHONY: bench-moe
+bench-moe: $(HOST_PARTS)	## measure the dispatcher and its domains: bars D.1 to D.6
+	$(Q)tests/bench/bench-moe.sh $(MOE_BENCH_RUNS)
 
 # ---- installing -------------------------------------------------------------------------------
 
