@@ -371,7 +371,8 @@ static int kernel_placement_revoke(struct ndp_device *dev)
 	return call(kernel_fd(dev), MOENDP_IOC_PLACEMENT_REVOKE, &p);
 }
 
-int ndp_placement_list(int fd, uint64_t *start, struct ndp_placement_entry *entries, size_t max)
+int ndpi_kernel_placement_list(int fd, uint64_t *start, struct ndp_placement_entry *entries,
+			       size_t max)
 {
 	struct moendp_placement_entry room[32];
 	struct moendp_placement_list l = {
@@ -404,7 +405,7 @@ int ndp_placement_list(int fd, uint64_t *start, struct ndp_placement_entry *entr
 	return (int)l.nr_entries;
 }
 
-int ndp_placement_get(int fd, uint64_t id, struct ndp_placement *placement)
+int ndpi_kernel_placement_get(int fd, uint64_t id, struct ndp_placement *placement)
 {
 	struct moendp_placement_info i = {
 		.size = sizeof(i),
@@ -420,8 +421,8 @@ int ndp_placement_get(int fd, uint64_t id, struct ndp_placement *placement)
 	return 0;
 }
 
-int ndp_placement_migrate(int fd, uint64_t id, const struct ndp_placement *to,
-			  struct ndp_move *move)
+int ndpi_kernel_placement_migrate(int fd, uint64_t id, const struct ndp_placement *to,
+				  struct ndp_move *move)
 {
 	struct moendp_placement_migrate m = {
 		.size = sizeof(m),

@@ -54,4 +54,11 @@ int ndpi_kernel_queue_push(struct ndp_queue *q, struct ndpi_request *req);
 int ndpi_kernel_queue_submit(struct ndp_queue *q);
 int ndpi_kernel_queue_reap(struct ndp_queue *q, unsigned int min, struct ndpi_list *done);
 
+/* The holder's side of placement fds. */
+int ndpi_kernel_placement_list(int fd, uint64_t *start, struct ndp_placement_entry *entries,
+			       size_t max);
+int ndpi_kernel_placement_get(int fd, uint64_t id, struct ndp_placement *placement);
+int ndpi_kernel_placement_migrate(int fd, uint64_t id, const struct ndp_placement *to,
+				  struct ndp_move *move);
+
 #endif

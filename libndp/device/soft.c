@@ -197,7 +197,7 @@ static struct ndp_counters read_counters(const struct ndp_counters *c)
 	};
 }
 
-static int soft_dimm_info(struct ndp_device *base, uint32_t dimm, struct ndp_dimm_info *info)
+int soft_dimm_info(struct ndp_device *base, uint32_t dimm, struct ndp_dimm_info *info)
 {
 	struct soft_device *dev = (struct soft_device *)base;
 	struct soft_dimm *d;
@@ -220,18 +220,13 @@ static int soft_dimm_info(struct ndp_device *base, uint32_t dimm, struct ndp_dim
 	return 0;
 }
 
-static int soft_placement_fd(struct ndp_device *dev)
-{
-	(void)dev;
-	return -EOPNOTSUPP; /* there is no other process to lend anything to */
-}
-
 /* ---- opening --------------------------------------------------------- */
 
 static void soft_close(struct ndp_device *base)
 {
 	struct soft_device *dev = (struct soft_device *)base;
 
+	soft_lend_end(dev);
 	for (uint32_t i = 0; i < dev->nr_dimms; i++) {
 		soft_engines_stop(&dev->dimms[i]);
 		soft_memory_fini(&dev->dimms[i]);
@@ -265,7 +260,7 @@ static const struct ndpi_backend_ops soft_ops = {
 	.queue_submit = soft_queue_submit,
 	.queue_reap = soft_queue_reap,
 	.placement_fd = soft_placement_fd,
-	.placement_revoke = soft_placement_fd,
+	.placement_revoke = soft_placement_revoke,
 };
 
 _Static_assert(sizeof(struct soft_request) <= NDPI_REQUEST_MAX, "fits ndp_run()");
@@ -306,6 +301,7 @@ int ndpi_soft_open(struct ndp_device **out, const char *text, struct ndp_error *
 	dev->waiting_tail = &dev->waiting;
 	pthread_mutex_init(&dev->port_lock, NULL);
 	pthread_mutex_init(&dev->move_lock, NULL);
+	soft_lend_init(dev);
 	new_domain(dev->domain);
 	while (!r && dev->nr_dimms < o.dimms) {
 		struct soft_dimm *d = &dev->dimms[dev->nr_dimms];

@@ -9,9 +9,10 @@
  *   soft_objects.c  weights with their extent map, replicated buffers
  *   soft_engine.c   threads, execution of commands, completion
  *   soft_move.c     migration by copies, then a swap of the extent map
+ *   soft_lend.c     placement fds: others list and move weights
  *
- * Locks, from the outside in: soft_weights.lock, then soft_device.move_lock;
- * all others are leaves.
+ * Locks, from the outside in: soft_lender.lock, soft_weights.lock,
+ * soft_device.move_lock; all others are leaves.
  */
 #ifndef NDP_SOFT_H
 #define NDP_SOFT_H
@@ -84,6 +85,26 @@ struct soft_dimm {
 	unsigned int copies; /* under move_lock */
 };
 
+#define SOFT_MAX_HOLDERS 16
+
+struct soft_holder {
+	int fd;
+	bool told; /* that there is news, and has not listed since */
+};
+
+struct soft_lender {
+	pthread_mutex_t lock;
+	pthread_cond_t idle; /* no lent migration is under way */
+	pthread_t thread;
+	bool running;
+	bool stop;
+	int wake; /* eventfd */
+	uint32_t moves;
+	uint32_t nr_holders;
+	struct soft_holder holders[SOFT_MAX_HOLDERS];
+	struct soft_weights *objects, **tail; /* sealed */
+};
+
 struct soft_device {
 	struct ndp_device base;
 	struct ndp_chip_params params;
@@ -95,6 +116,7 @@ struct soft_device {
 	pthread_mutex_t port_lock;
 	pthread_mutex_t move_lock;
 	struct soft_move *waiting, **waiting_tail;
+	struct soft_lender lender;
 	uint32_t nr_dimms;
 	struct soft_dimm dimms[NDP_MAX_DIMMS];
 };
@@ -121,6 +143,8 @@ struct soft_weights {
 	uint64_t id;
 	uint64_t cookie;
 	uint32_t allowed_mask;
+	bool lent; /* in the lender's list, under its lock */
+	struct soft_weights *lent_next, **lent_prev;
 	pthread_mutex_t lock; /* of all below */
 	struct soft_map *map;
 	struct soft_map *kept;
@@ -211,8 +235,28 @@ int soft_weights_migrate(struct ndp_weights *w, const struct ndp_placement *to,
 			 struct ndp_move *move);
 /* MIGRATE_WEIGHTS from a queue: ends in soft_request_done(), at once on error. */
 void soft_migrate_async(struct soft_request *req);
+/*
+ * For the holder of a placement fd, with a reference to @w: ends in
+ * soft_lend_moved(), unless it fails: then nothing has happened.
+ */
+int soft_migrate_lent(struct soft_weights *w, const struct ndp_placement *to, int reply_fd);
 /* Executes one segment on the link engine of its destination. */
 void soft_segment_execute(struct soft_segment *s);
 void soft_link_append(struct soft_dimm *d, struct soft_segment *s);
+
+/* ---- placement for others ---------------------------------------------- */
+
+void soft_lend_init(struct soft_device *dev);
+void soft_lend_end(struct soft_device *dev);
+/* Weights can be listed and moved by others from here on, until here. */
+void soft_lend_add(struct soft_weights *w);
+void soft_lend_remove(struct soft_weights *w);
+/* Something moved. */
+void soft_lend_changed(struct soft_device *dev);
+/* Takes over the reference to @w, and @reply_fd. */
+void soft_lend_moved(struct soft_weights *w, int reply_fd, int r, const struct ndp_move *move);
+int soft_placement_fd(struct ndp_device *dev);
+int soft_placement_revoke(struct ndp_device *dev);
+int soft_dimm_info(struct ndp_device *dev, uint32_t dimm, struct ndp_dimm_info *info);
 
 #endif

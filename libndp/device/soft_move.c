@@ -31,6 +31,8 @@ struct soft_move {
 	uint64_t bytes; /* atomic */
 	uint64_t modelled_ns; /* atomic */
 	struct soft_request *req; /* from a queue */
+	bool lent; /* by the holder of a placement fd, who waits at reply_fd */
+	int reply_fd;
 	sem_t done; /* or else */
 };
 
@@ -222,6 +224,14 @@ static void end(struct soft_move *m, int r)
 	m->w->moving = false;
 	pthread_mutex_unlock(&m->w->lock);
 	m->status = r;
+	if (m->lent) {
+		const struct ndp_move move = { m->bytes, m->modelled_ns };
+
+		soft_lend_moved(m->w, m->reply_fd, r, &move);
+		free(m);
+		return;
+	}
+	soft_lend_changed(m->dev);
 	if (!req) {
 		sem_post(&m->done);
 		return;
@@ -405,4 +415,19 @@ void soft_migrate_async(struct soft_request *req)
 	req->base.dimm_mask = 0;
 	req->base.modelled_ns = 0;
 	soft_request_done(req);
+}
+
+int soft_migrate_lent(struct soft_weights *w, const struct ndp_placement *to, int reply_fd)
+{
+	struct soft_move *m = calloc(1, sizeof(*m));
+	int r;
+
+	if (!m)
+		return -ENOMEM;
+	m->lent = true;
+	m->reply_fd = reply_fd;
+	r = move_start(m, w, to);
+	if (r < 0)
+		free(m);
+	return r;
 }

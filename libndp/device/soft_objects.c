@@ -128,6 +128,8 @@ void soft_weights_put(struct soft_weights *w)
 
 void soft_weights_destroy(struct ndp_weights *w)
 {
+	if (soft_weights(w)->map)
+		soft_lend_remove(soft_weights(w));
 	soft_weights_put(soft_weights(w));
 }
 
@@ -146,7 +148,7 @@ int soft_weights_block(struct ndp_weights *base, uint32_t block, void **p)
 
 int soft_weights_seal(struct ndp_weights *w)
 {
-	(void)w; /* the front end keeps the state */
+	soft_lend_add(soft_weights(w)); /* the front end keeps the state */
 	return 0;
 }
 

@@ -6,7 +6,7 @@ test_device_coherence_LIBS := -Wl,--wrap=ndpi_cache_write_back,--wrap=ndpi_cache
 test_device_nomem_LIBS := -Wl,--wrap=calloc,--wrap=posix_memalign,--wrap=mmap \
 	-Wl,--wrap=memfd_create,--wrap=pthread_create
 
-LIB_GUEST_TESTS := commands arguments migration
+LIB_GUEST_TESTS := commands arguments migration placement
 GUEST_TESTS += $(LIB_GUEST_TESTS:%=lib_%) lib_kernel
 $(foreach t,$(LIB_GUEST_TESTS),$(eval lib_$(t)_SRCS := tests/unit/test_device_$(t).c))
 lib_kernel_SRCS := tests/unit/guest_kernel.c

@@ -114,81 +114,6 @@ static void sixty_four_ranges_are_a_placement(void **state)
 	ref_expert_free(&e);
 }
 
-static void a_placement_fd_lists_and_moves_until_it_is_revoked(void **state)
-{
-	struct ndp_device *dev = *state;
-	struct ref_expert e = ref_expert_new(H, H, 128, 1);
-	struct ndp_placement_entry entries[40];
-	struct ndp_weights *w[35], *open;
-	struct ndp_placement p, got;
-	struct ndp_move move;
-	uint64_t start = 0, seen = 0;
-	int fd = ndp_placement_fd(dev), n;
-	struct pollfd poller = { .fd = fd, .events = POLLIN };
-
-	assert_true(fd >= 0);
-	for (uint32_t i = 0; i < 35; i++) {
-		ndp_placement_local(&p, 4, i % 4);
-		assert_int_equal(
-			ndp_expert_create(&w[i], dev, &e.shape, &p, 7 | 1U << i % 4, i, NULL), 0);
-		assert_int_equal(ndp_weights_seal(w[i]), 0);
-	}
-	assert_int_equal(ndp_expert_create(&open, dev, &e.shape, &p, 0, 99, NULL), 0);
-	assert_int_equal(poll(&poller, 1, 0), 1);
-	do {
-		n = ndp_placement_list(fd, &start, entries, 40);
-		assert_in_range(n, 0, 40);
-		for (int i = 0; i < n; i++) {
-			struct ndp_weights_info info;
-
-			assert_true(entries[i].cookie < 35); /* not the one that is not sealed */
-			assert_false(seen & 1ULL << entries[i].cookie);
-			seen |= 1ULL << entries[i].cookie;
-			assert_int_equal(ndp_weights_info(w[entries[i].cookie], &info), 0);
-			assert_int_equal(entries[i].id, info.id);
-			assert_int_equal(entries[i].nr_blocks, 4);
-			assert_int_equal(entries[i].block_bytes, info.block_bytes);
-			assert_int_equal(entries[i].bytes, 4 * info.block_bytes);
-			assert_int_equal(entries[i].dimm_mask, 1U << entries[i].cookie % 4);
-			assert_int_equal(entries[i].allowed_mask, info.allowed_mask);
-			assert_false(entries[i].matrix || entries[i].lost || entries[i].moving);
-		}
-	} while (start);
-	assert_int_equal(seen, (1ULL << 35) - 1);
-	assert_int_equal(poll(&poller, 1, 0), 0);
-
-	start = 0;
-	n = ndp_placement_list(fd, &start, entries, 1);
-	assert_int_equal(n, 1);
-	assert_true(start);
-	ndp_placement_spread(&p, 4, 7);
-	assert_int_equal(ndp_placement_migrate(fd, entries[0].id, &p, &move), 0);
-	assert_true(move.bytes > 0);
-	assert_true(move.modelled_ns > 0);
-	assert_int_equal(ndp_placement_get(fd, entries[0].id, &got), 0);
-	assert_int_equal(got.nr_ranges, 3);
-	assert_memory_equal(got.ranges, p.ranges, 3 * sizeof(p.ranges[0]));
-	assert_int_equal(poll(&poller, 1, 0), 1);
-	if (entries[0].cookie % 4 != 3) {
-		ndp_placement_local(&p, 4, 3);
-		assert_int_equal(ndp_placement_migrate(fd, entries[0].id, &p, NULL), -EPERM);
-	}
-	assert_int_equal(ndp_placement_get(fd, 1ULL << 60, &got), -ENOENT);
-	assert_int_equal(ndp_placement_get(0, entries[0].id, &got), -ENOTTY);
-
-	assert_int_equal(ndp_placement_revoke(dev), 0);
-	start = 0;
-	assert_int_equal(ndp_placement_list(fd, &start, entries, 1), -ENODEV);
-	assert_int_equal(ndp_placement_migrate(fd, entries[0].id, &p, NULL), -ENODEV);
-	assert_int_equal(poll(&poller, 1, 0), 1);
-	assert_true(poller.revents & POLLHUP);
-	close(fd);
-	for (uint32_t i = 0; i < 35; i++)
-		ndp_weights_free(w[i]);
-	ndp_weights_free(open);
-	ref_expert_free(&e);
-}
-
 static void on_alarm(int signal)
 {
 	(void)signal;
@@ -258,7 +183,6 @@ int main(void)
 		cmocka_unit_test(nodes_are_found_and_the_first_is_the_default),
 		cmocka_unit_test(a_dimm_alone_computes_and_keeps_what_it_has),
 		REF_TEST(sixty_four_ranges_are_a_placement),
-		REF_TEST(a_placement_fd_lists_and_moves_until_it_is_revoked),
 		REF_TEST(a_signal_ends_a_wait_and_the_commands_go_on),
 	};
 

@@ -287,12 +287,6 @@ static void freeing_nothing_is_allowed(void **state)
 	ndp_host_free(NULL, 1);
 }
 
-static void there_is_no_placement_fd(void **state)
-{
-	assert_int_equal(ndp_placement_fd(*state), -EOPNOTSUPP);
-	assert_int_equal(ndp_placement_revoke(*state), -EOPNOTSUPP);
-}
-
 /* ---- buffers --------------------------------------------------------- */
 
 static void buffers_refuse_what_is_outside(void **state)
@@ -469,7 +463,6 @@ int main(void)
 		ON_DEVICE(freed_pieces_join),
 		cmocka_unit_test(nothing_is_left_open_or_mapped),
 		cmocka_unit_test(freeing_nothing_is_allowed),
-		ON_DEVICE(there_is_no_placement_fd),
 		ON_DEVICE(buffers_refuse_what_is_outside),
 		ON_DEVICE(reduce_adds_in_ascending_order_of_dimms),
 		cmocka_unit_test(host_memory_is_zeroed_and_aligned),

@@ -293,8 +293,8 @@ unsigned int ndp_queue_inflight(const struct ndp_queue *q);
 /* ---- placement for others ------------------------------------------- */
 
 /*
- * A file descriptor that lets its holder list and migrate this device's sealed
- * weights, and nothing else.  -EOPNOTSUPP with the soft back end.
+ * A file descriptor that lets its holder, in this process or another one, list and
+ * migrate this device's sealed weights, and nothing else.
  */
 int ndp_placement_fd(struct ndp_device *dev);
 int ndp_placement_revoke(struct ndp_device *dev);
@@ -317,6 +317,11 @@ int ndp_placement_list(int fd, uint64_t *start, struct ndp_placement_entry *entr
 int ndp_placement_get(int fd, uint64_t id, struct ndp_placement *placement);
 int ndp_placement_migrate(int fd, uint64_t id, const struct ndp_placement *to,
 			  struct ndp_move *move);
+/*
+ * DIMM @dimm of an in-process device, which has no node to ask: memory and counters.
+ * -EOPNOTSUPP: the kernel's; open its node for that.
+ */
+int ndp_placement_dimm_info(int fd, uint32_t dimm, struct ndp_dimm_info *info);
 
 /* ---- host memory ---------------------------------------------------- */
 
