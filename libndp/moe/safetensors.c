@@ -23,32 +23,6 @@
 
 #define MAX_HEADER_BYTES 100000000ULL
 
-static const struct {
-	const char *name;
-	size_t bytes;
-} dtypes[] = {
-	[NDP_DTYPE_BOOL] = { "BOOL", 1 },	[NDP_DTYPE_U8] = { "U8", 1 },
-	[NDP_DTYPE_I8] = { "I8", 1 },		[NDP_DTYPE_F8_E5M2] = { "F8_E5M2", 1 },
-	[NDP_DTYPE_F8_E4M3] = { "F8_E4M3", 1 }, [NDP_DTYPE_I16] = { "I16", 2 },
-	[NDP_DTYPE_U16] = { "U16", 2 },		[NDP_DTYPE_F16] = { "F16", 2 },
-	[NDP_DTYPE_BF16] = { "BF16", 2 },	[NDP_DTYPE_I32] = { "I32", 4 },
-	[NDP_DTYPE_U32] = { "U32", 4 },		[NDP_DTYPE_F32] = { "F32", 4 },
-	[NDP_DTYPE_I64] = { "I64", 8 },		[NDP_DTYPE_U64] = { "U64", 8 },
-	[NDP_DTYPE_F64] = { "F64", 8 },
-};
-
-#define NR_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
-
-const char *ndp_dtype_name(enum ndp_dtype dtype)
-{
-	return (size_t)dtype < NR_DTYPES ? dtypes[dtype].name : "?";
-}
-
-size_t ndp_dtype_bytes(enum ndp_dtype dtype)
-{
-	return (size_t)dtype < NR_DTYPES ? dtypes[dtype].bytes : 0;
-}
-
 /* What the tensor under examination is called in messages. */
 struct where {
 	const struct tensor_file *file;
@@ -63,16 +37,16 @@ struct where {
 static int read_dtype(const struct where *w, const json_t *v, struct ndp_tensor *t)
 {
 	const char *name = json_string_value(v);
+	int dtype;
 
 	if (!name)
 		return bad_tensor(w, "'dtype' is missing or is no string");
-	for (size_t i = 0; i < NR_DTYPES; i++) {
-		if (!strcmp(name, dtypes[i].name)) {
-			t->dtype = (enum ndp_dtype)i;
-			return 0;
-		}
-	}
-	return bad_tensor(w, "unknown dtype '%.40s'", name);
+	/* GGUF's types, in blocks, are none of this format. */
+	dtype = ndpi_dtype_find(name, NDP_DTYPE_F64 + 1);
+	if (dtype < 0)
+		return bad_tensor(w, "unknown dtype '%.40s'", name);
+	t->dtype = (enum ndp_dtype)dtype;
+	return 0;
 }
 
 static int read_shape(const struct where *w, const json_t *v, struct ndp_tensor *t)
@@ -185,36 +159,17 @@ static int check_metadata(const struct tensor_file *f, json_t *v, struct ndp_err
 	return 0;
 }
 
-static int by_position(const void *a, const void *b)
-{
-	const struct ndp_tensor *const *x = a;
-	const struct ndp_tensor *const *y = b;
-	uintptr_t px = (uintptr_t)(*x)->data;
-	uintptr_t py = (uintptr_t)(*y)->data;
-
-	if (px != py)
-		return px < py ? -1 : 1;
-	/* An empty tensor comes before the one that begins where it stands. */
-	return ((*x)->bytes > (*y)->bytes) - ((*x)->bytes < (*y)->bytes);
-}
-
 /* The tensors from @first on must cover the data: no overlap, no hole, no rest. */
 static int check_cover(const struct ndp_tensors *ts, size_t first, const struct tensor_file *f,
 		       const uint8_t *data, uint64_t data_bytes, struct ndp_error *err)
 {
 	size_t n = ts->nr_tensors - first;
-	const struct ndp_tensor **sorted = NULL;
+	const struct ndp_tensor **sorted;
 	const uint8_t *end = data;
-	int r = 0;
+	int r = ndpi_tensors_by_position(ts, first, &sorted, err);
 
-	if (n) {
-		sorted = calloc(n, sizeof(*sorted));
-		if (!sorted)
-			return ndpi_fail(err, -ENOMEM, "%s: out of memory", f->path);
-		for (size_t i = 0; i < n; i++)
-			sorted[i] = &ts->tensors[first + i];
-		qsort(sorted, n, sizeof(*sorted), by_position);
-	}
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < n && r == 0; i++) {
 		const struct where w = { f, sorted[i]->name, err };
 		const uint8_t *begin = sorted[i]->data;
@@ -251,7 +206,7 @@ static int read_entries(struct ndp_tensors *ts, const struct tensor_file *f, jso
 		} else {
 			r = read_tensor(&w, v, data, data_bytes, &t);
 			if (r == 0)
-				r = tensors_add(ts, &t, err);
+				r = ndpi_tensors_add(ts, &t, err);
 		}
 		if (r < 0)
 			return r;
@@ -259,7 +214,8 @@ static int read_entries(struct ndp_tensors *ts, const struct tensor_file *f, jso
 	return check_cover(ts, first, f, data, data_bytes, err);
 }
 
-int safetensors_read(struct ndp_tensors *ts, const struct tensor_file *f, struct ndp_error *err)
+int ndpi_safetensors_read(struct ndp_tensors *ts, const struct tensor_file *f,
+			  struct ndp_error *err)
 {
 	const char *text = (const char *)f->base + 8;
 	uint64_t header_bytes = 0;
