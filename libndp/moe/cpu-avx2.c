@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * cpu-avx2.c - the kernels for CPUs with AVX2 and FMA, and the activation of every
+ * vector path.
+ *
+ * A pair row holds, for 32 neurons, the BF16 weights of k and k + 1.  Eight neurons
+ * are one load; a shift gives their weights of k as FP32, a mask those of k + 1, both
+ * exact.  Inputs are FP32, [k][token], and broadcast from memory.  A tile of up to six
+ * tokens and 16 neurons keeps its sums in twelve registers: enough chains to hide
+ * the latency of FMA.
+ */
+#ifdef __x86_64__
+#include "cpu-kernels.h"
+
+#include <immintrin.h>
+#include <ndp/device.h>
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+
+enum { LANES = 8, MAX_TILE = 6, MAX_BOTH = 1 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE float widen(ndp_bf16 b)
+{
+	uint32_t u = (uint32_t)b << 16;
+	float f;
+
+	__builtin_memcpy(&f, &u, sizeof(f));
+	return f;
+}
+
+static void pack(void *dst, uint32_t tokens, uint32_t t, const ndp_bf16 *src, uint32_t n,
+		 uint32_t padded)
+{
+	float *x = (float *)dst + t;
+
+	for (uint32_t k = 0; k < n; k++, x += tokens)
+		*x = widen(src[k]);
+	for (uint32_t k = n; k < padded; k++, x += tokens)
+		*x = 0;
+}
+
+/*
+ * exp(x) for x <= 0, NaN for NaN: x = n ln 2 + r with ln 2 in two parts (Cody and
+ * Waite), the first short enough for n times it to be exact, then Taylor's
+ * polynomial of degree 7 on |r| <= 0.35, which it misses by less than 8e-9.  2^n is
+ * applied in two steps, so that denormal results come out.
+ */
+INLINE __m256 exp_nonpositive(__m256 x)
+{
+	static const float term[] = { 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1, 1 };
+	const __m256 ln2_high = _mm256_set1_ps(355.0f / 512);
+	const __m256 ln2_low = _mm256_set1_ps((float)(0.69314718055994531 - 355.0 / 512));
+	const __m256i bias = _mm256_set1_epi32(127);
+	__m256 n, r, p;
+	__m256i i, half;
+
+	x = _mm256_max_ps(_mm256_set1_ps(-110), x); /* keeps a NaN in x */
+	n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)),
+			    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+	r = _mm256_fnmadd_ps(n, ln2_high, x);
+	r = _mm256_fnmadd_ps(n, ln2_low, r);
+	p = _mm256_set1_ps(1.0f / 5040);
+#pragma GCC unroll 7
+	for (int k = 0; k < 7; k++)
+		p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(term[k]));
+	i = _mm256_cvtps_epi32(n);
+	half = _mm256_srai_epi32(i, 1);
+	i = _mm256_sub_epi32(i, half);
+	half = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+	i = _mm256_slli_epi32(_mm256_add_epi32(i, bias), 23);
+	return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(half)), _mm256_castsi256_ps(i));
+}
+
+/* 1 / (1 + exp(-z)) */
+INLINE __m256 sigmoid(__m256 z)
+{
+	const __m256 one = _mm256_set1_ps(1);
+	__m256 s = exp_nonpositive(_mm256_or_ps(z, _mm256_set1_ps(-0.0f)));
+
+	return _mm256_div_ps(_mm256_blendv_ps(one, s, z), _mm256_add_ps(one, s));
+}
+
+/* FP32 to BF16, to nearest even, in the low halves; a NaN becomes quiet. */
+INLINE __m256i bf16_rne(__m256 f)
+{
+	__m256i u = _mm256_castps_si256(f), high = _mm256_srli_epi32(u, 16);
+	__m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+	__m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+	__m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, half), 16);
+	__m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+	__m256 nan = _mm256_cmp_ps(f, f, _CMP_UNORD_Q);
+
+	return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(nan));
+}
+
+INLINE __m256i act8(const float *g, const float *u, int act, __m256 alpha, __m256 limit)
+{
+	__m256 gate = _mm256_loadu_ps(g), up = _mm256_loadu_ps(u), z = gate;
+
+	if (act == NDP_ACT_CLAMPED_SWIGLU) {
+		/* min and max give their second operand when one is a NaN */
+		gate = _mm256_min_ps(limit, gate);
+		up = _mm256_min_ps(limit, up);
+		up = _mm256_max_ps(_mm256_xor_ps(limit, _mm256_set1_ps(-0.0f)), up);
+		up = _mm256_add_ps(up, _mm256_set1_ps(1));
+		z = _mm256_mul_ps(alpha, gate);
+	}
+	return bf16_rne(_mm256_mul_ps(_mm256_mul_ps(gate, sigmoid(z)), up));
+}
+
+void ndpi_cpu_avx2_act(ndp_bf16 *h, const float *g, const float *u, uint32_t n, int act,
+		       float alpha, float limit)
+{
+	__m256 a = _mm256_set1_ps(alpha), l = _mm256_set1_ps(limit);
+
+	for (uint32_t i = 0; i < n; i += 2 * LANES) {
+		__m256i low = act8(g + i, u + i, act, a, l);
+		__m256i high = act8(g + i + LANES, u + i + LANES, act, a, l);
+		__m256i both = _mm256_packus_epi32(low, high);
+
+		_mm256_storeu_si256((__m256i *)(h + i), _mm256_permute4x64_epi64(both, 0xd8));
+	}
+}
+
+static void act(void *dst, uint32_t tokens, uint32_t t, const float *g, const float *u, int kind,
+		float alpha, float limit)
+{
+	ndp_bf16 h[NDPI_ROWS];
+
+	ndpi_cpu_avx2_act(h, g, u, NDPI_ROWS, kind, alpha, limit);
+	pack(dst, tokens, t, h, NDPI_ROWS, NDPI_ROWS);
+}
+
+/*
+ * The steps of the inner loop, each told which register it writes.  Left to its own
+ * choice GCC 12 is one register short with twelve sums; sums then go through
+ * memory, at half the speed.
+ */
+INLINE __m256 multiply_add(__m256 sum, __m256 a, __m256 b)
+{
+	__asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+	return sum;
+}
+
+INLINE __m256 even_weights(const __m256i *w)
+{
+	__m256 r;
+
+	__asm__("vmovdqa %1, %0\n\tvpslld $16, %0, %0" : "=x"(r) : "m"(*w));
+	return r;
+}
+
+INLINE __m256 odd_weights(const __m256i *w)
+{
+	static const uint32_t mask[LANES] __attribute__((aligned(32))) = {
+		0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
+		0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
+	};
+	__m256 r;
+
+	__asm__("vmovdqa %1, %0\n\tvpand %2, %0, %0"
+		: "=x"(r) : "m"(*w), "m"(*(const __m256i *)mask));
+	return r;
+}
+
+/* sum[t * vecs + v] += w[v] * x[t]: twelve sums, two weights, an input at most */
+INLINE void multiply(__m256 *sum, const uint8_t *rows, const float *x, bool odd,
+		     const uint32_t tokens, const uint32_t vecs)
+{
+	const __m256i *w = (const __m256i *)rows;
+
+#pragma GCC unroll 2
+	for (uint32_t v = 0; v < vecs; v += 2) {
+		__m256 w0 = odd ? odd_weights(w + v) : even_weights(w + v);
+		__m256 w1 = odd ? odd_weights(w + v + 1) : even_weights(w + v + 1);
+
+#pragma GCC unroll 6
+		for (uint32_t t = 0; t < tokens; t++) {
+			__m256 in = _mm256_broadcast_ss(x + t);
+			__m256 *s = sum + t * vecs + v;
+
+			s[0] = multiply_add(s[0], w0, in);
+			s[1] = multiply_add(s[1], w1, in);
+		}
+	}
+}
+
+INLINE void zero(__m256 *sum, const uint32_t n)
+{
+#pragma GCC unroll 12
+	for (uint32_t i = 0; i < n; i++)
+		sum[i] = _mm256_setzero_ps();
+}
+
+INLINE void put(float *out, const __m256 *sum, size_t ld, bool add, const uint32_t tokens,
+		const uint32_t vecs)
+{
+#pragma GCC unroll 6
+	for (uint32_t t = 0; t < tokens; t++) {
+#pragma GCC unroll 4
+		for (uint32_t v = 0; v < vecs; v++) {
+			float *o = out + t * ld + v * LANES;
+			__m256 s = sum[t * vecs + v];
+
+			_mm256_storeu_ps(o, add ? _mm256_add_ps(_mm256_loadu_ps(o), s) : s);
+		}
+	}
+}
+
+/* @pairs pair rows of @vecs * 8 neurons; a line is fetched for each, two if all pass at once. */
+INLINE void chain(__m256 *sum, const uint8_t *w, uint32_t pairs, const float *x,
+		  const uint8_t *next, size_t step, const uint32_t tokens, const uint32_t vecs)
+{
+	for (uint32_t p = 0; p < pairs; p++) {
+		_mm_prefetch((const char *)next, _MM_HINT_T1);
+		if (vecs == 4)
+			_mm_prefetch((const char *)next + 64, _MM_HINT_T1);
+		next += step;
+		multiply(sum, w, x, false, tokens, vecs);
+		multiply(sum, w, x + tokens, true, tokens, vecs);
+		w += NDPI_PAIR_BYTES;
+		x += 2 * tokens;
+	}
+}
+
+INLINE void panel_n(const uint8_t *w, uint32_t pairs, const float *x, float *out, bool add,
+		    struct ndpi_ahead ahead, const uint32_t tokens, const uint32_t vecs)
+{
+	for (uint32_t v = 0; v < 4; v += vecs) {
+		__m256 sum[12];
+
+		zero(sum, tokens * vecs);
+		chain(sum, w + v * 32, pairs, x, ahead.next + v * 32, ahead.step, tokens, vecs);
+		put(out + v * LANES, sum, NDPI_ROWS, add, tokens, vecs);
+	}
+}
+
+INLINE void down_n(const uint8_t *w, size_t stride, uint32_t blocks, const float *h, float *out,
+		   size_t ld, bool add, struct ndpi_ahead ahead, const uint32_t tokens,
+		   const uint32_t vecs)
+{
+	for (uint32_t v = 0; v < 4; v += vecs) {
+		__m256 sum[12];
+
+		zero(sum, tokens * vecs);
+		for (uint32_t b = 0; b < blocks; b++)
+			chain(sum, w + b * stride + v * 32, NDPI_ROWS / 2,
+			      h + (size_t)b * NDPI_ROWS * tokens,
+			      ahead.next + b * stride + v * 32, ahead.step, tokens, vecs);
+		put(out + v * LANES, sum, ld, add, tokens, vecs);
+	}
+}
+
+/*
+ * One token: what counts is bandwidth.  Two streams of weights are read faster than one
+ * and give the eight sums that hide the latency of FMA; each weight is loaded once.
+ */
+INLINE void streams(__m256 *a, __m256 *b, const uint8_t *wa, const uint8_t *wb,
+		    uint32_t pairs, const float *x, size_t ahead)
+{
+	const __m256i odd = _mm256_set1_epi32((int)0xffff0000);
+
+	for (uint32_t p = 0; p < pairs; p++) {
+		__m256 x0 = _mm256_broadcast_ss(x), x1 = _mm256_broadcast_ss(x + 1);
+
+#pragma GCC unroll 2
+		for (int line = 0; line < NDPI_PAIR_BYTES; line += 64) {
+			_mm_prefetch((const char *)wa + line + ahead, _MM_HINT_T0);
+			_mm_prefetch((const char *)wb + line + ahead, _MM_HINT_T0);
+		}
+#pragma GCC unroll 4
+		for (int v = 0; v < 4; v++) {
+			__m256i va = _mm256_load_si256((const __m256i *)wa + v);
+			__m256i vb = _mm256_load_si256((const __m256i *)wb + v);
+
+			a[v] = multiply_add(a[v], _mm256_castsi256_ps(_mm256_slli_epi32(va, 16)), x0);
+			b[v] = multiply_add(b[v], _mm256_castsi256_ps(_mm256_slli_epi32(vb, 16)), x0);
+			a[v] = multiply_add(a[v], _mm256_castsi256_ps(_mm256_and_si256(va, odd)), x1);
+			b[v] = multiply_add(b[v], _mm256_castsi256_ps(_mm256_and_si256(vb, odd)), x1);
+		}
+		wa += NDPI_PAIR_BYTES;
+		wb += NDPI_PAIR_BYTES;
+		x += 2;
+	}
+}
+
+enum { STREAM_AHEAD = 384 };
+
+static void both(const uint8_t *gate, const uint8_t *up, uint32_t pairs, const void *x,
+		 uint32_t tokens, float *g, float *u)
+{
+	const float *in = x;
+
+	(void)tokens; /* 1 */
+	for (uint32_t k = 0; k < pairs; k += NDPI_CHUNK / 2) {
+		uint32_t n = pairs - k < NDPI_CHUNK / 2 ? pairs - k : NDPI_CHUNK / 2;
+		__m256 a[4], b[4];
+
+		zero(a, 4);
+		zero(b, 4);
+		streams(a, b, gate, up, n, in, STREAM_AHEAD);
+		put(g, a, 0, k, 1, 4);
+		put(u, b, 0, k, 1, 4);
+		gate += (size_t)n * NDPI_PAIR_BYTES;
+		up += (size_t)n * NDPI_PAIR_BYTES;
+		in += 2 * n;
+	}
+}
+
+static void down2_1(const uint8_t *w, size_t stride, uint32_t blocks, const float *h, float *out,
+		    bool add, struct ndpi_ahead ahead)
+{
+	__m256 a[4], b[4];
+
+	zero(a, 4);
+	zero(b, 4);
+	for (uint32_t i = 0; i < blocks; i++) {
+		const uint8_t *tile = w + i * stride;
+
+		streams(a, b, tile, tile + NDPI_TILE_BYTES, NDPI_ROWS / 2, h + i * NDPI_ROWS,
+			(size_t)(ahead.next - w));
+	}
+	put(out, a, 0, add, 1, 4);
+	put(out + NDPI_ROWS, b, 0, add, 1, 4);
+}
+
+/* One instance for each size of a tile; vecs such that the sums fit. */
+#define DEFINE_TILE(tokens, vecs)							\
+static void panel_##tokens(const uint8_t *w, uint32_t pairs, const float *x,		\
+			   float *out, bool add, struct ndpi_ahead ahead)		\
+{											\
+	panel_n(w, pairs, x, out, add, ahead, tokens, vecs);				\
+}											\
+static void down_##tokens(const uint8_t *w, size_t stride, uint32_t blocks,		\
+			  const float *h, float *out, size_t ld, bool add,		\
+			  struct ndpi_ahead ahead)					\
+{											\
+	down_n(w, stride, blocks, h, out, ld, add, ahead, tokens, vecs);		\
+}
+
+DEFINE_TILE(1, 4)
+DEFINE_TILE(2, 4)
+DEFINE_TILE(3, 4)
+DEFINE_TILE(4, 2)
+DEFINE_TILE(5, 2)
+DEFINE_TILE(6, 2)
+
+static typeof(panel_1) *const panel_of[] = {
+	NULL, panel_1, panel_2, panel_3, panel_4, panel_5, panel_6,
+};
+
+static typeof(down_1) *const down_of[] = {
+	NULL, down_1, down_2, down_3, down_4, down_5, down_6,
+};
+
+static void panel(const uint8_t *w, uint32_t pairs, const void *x, uint32_t tokens, float *out,
+		  bool add, struct ndpi_ahead ahead)
+{
+	panel_of[tokens](w, pairs, x, out, add, ahead);
+}
+
+static void down(const uint8_t *w, size_t stride, uint32_t blocks, uint32_t outs, const void *h,
+		 uint32_t tokens, float *out, size_t ld, bool add, struct ndpi_ahead ahead)
+{
+	if (outs == 2 && tokens == 1) {
+		down2_1(w, stride, blocks, h, out, add, ahead);
+		return;
+	}
+	for (; outs; outs--) {
+		down_of[tokens](w, stride, blocks, h, out, ld, add, ahead);
+		w += NDPI_TILE_BYTES;
+		out += NDPI_ROWS;
+		ahead.next += NDPI_TILE_BYTES;
+	}
+}
+
+const struct ndpi_cpu_kernels ndpi_cpu_avx2 = {
+	.isa = NDP_ISA_AVX2,
+	.tile_tokens = MAX_TILE,
+	.pair_tokens = MAX_BOTH,
+	.elem_bytes = sizeof(float),
+	.pack = pack,
+	.act = act,
+	.panel = panel,
+	.both = both,
+	.down = down,
+};
+
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif /* __x86_64__ */

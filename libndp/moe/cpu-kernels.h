@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * cpu-kernels.h - what an instruction set brings to the CPU domain.
+ *
+ * The order of every sum is decided here, once, for all of them, and is that of
+ * docs/hardware.md: a dot product is cut into chunks of NDPI_CHUNK inputs, a chunk is
+ * one chain of multiply-adds from zero, ascending, and chunks are added in
+ * ascending order.  y is such a dot product over the neurons of a job's blocks.
+ * Neither the number of tokens nor that of threads enters, so a token's result has the
+ * same bits whatever its batch.
+ *
+ * These are not the chip's kernels (qemu-device/chip): those work block after block
+ * for one engine, because an NDP DIMM does; here all threads work on one expert, on
+ * disjoint h first and on disjoint y then, and gate and up pass together.  The chip must
+ * not change its bits, these may as hardware does.
+ */
+#ifndef NDP_CPU_KERNELS_H
+#define NDP_CPU_KERNELS_H
+
+#include <ndp/cpu.h>
+
+enum {
+	NDPI_ROWS = NDP_BLOCK_ROWS,	/* of a panel, outputs of a tile of down */
+	NDPI_PAIR_BYTES = 4 * NDPI_ROWS,	/* two inputs of 32 rows */
+	NDPI_CHUNK = 256,		/* inputs */
+	NDPI_CHUNK_BYTES = NDPI_CHUNK / 2 * NDPI_PAIR_BYTES,
+	NDPI_GROUP = NDPI_CHUNK / NDPI_ROWS,	/* blocks of a chunk of neurons */
+	NDPI_TILE_BYTES = NDPI_ROWS / 2 * NDPI_PAIR_BYTES,	/* of down: 32 x 32 */
+};
+
+/*
+ * Weights that will be wanted next, to be fetched while those at hand are worked on:
+ * for pair p of them the two lines at @next + p * @step.
+ */
+struct ndpi_ahead {
+	const uint8_t *next;
+	size_t step;
+};
+
+/*
+ * Inputs (x and h) are packed for the kernels: [chunk][tile of tokens][k][token of the tile],
+ * elements of @elem_bytes for each k (@pairs: as [k / 2][token][2]).
+ */
+struct ndpi_cpu_kernels {
+	enum ndp_isa isa;
+	uint32_t tile_tokens;	/* most of a tile */
+	uint32_t pair_tokens;	/* most for which both() is made */
+	uint32_t elem_bytes;
+
+	/* Column @t of a packed tile of @tokens: @n elements of @src, then zeroes up to @padded. */
+	void (*pack)(void *dst, uint32_t tokens, uint32_t t, const ndp_bf16 *src, uint32_t n,
+		     uint32_t padded);
+	/* h = bf16(act(g, u)) of a token's 32 neurons, packed as pack() would. */
+	void (*act)(void *dst, uint32_t tokens, uint32_t t, const float *g, const float *u,
+		    int act, float alpha, float limit);
+	/*
+	 * out[t * 32 + m] = or (@add) += a chunk of @pairs pairs of a panel times a tile of
+	 * @tokens.
+	 */
+	void (*panel)(const uint8_t *w, uint32_t pairs, const void *x, uint32_t tokens,
+		      float *out, bool add, struct ndpi_ahead ahead);
+	/* Gate and up, each at most pair_tokens tokens, of all chunks of @pairs pairs. */
+	void (*both)(const uint8_t *gate, const uint8_t *up, uint32_t pairs, const void *x,
+		     uint32_t tokens, float *g, float *u);
+	/*
+	 * A chunk of neurons, @blocks tiles of down @stride apart, for @outs (1 or 2) tiles of
+	 * 32 outputs side by side: out[t * ld + j].
+	 */
+	void (*down)(const uint8_t *w, size_t stride, uint32_t blocks, uint32_t outs,
+		     const void *h, uint32_t tokens, float *out, size_t ld, bool add,
+		     struct ndpi_ahead ahead);
+};
+
+extern const struct ndpi_cpu_kernels ndpi_cpu_scalar;
+#ifdef __x86_64__
+extern const struct ndpi_cpu_kernels ndpi_cpu_avx2;
+extern const struct ndpi_cpu_kernels ndpi_cpu_avx512;
+
+/* h of @n (multiple of 16) neurons as BF16. */
+void ndpi_cpu_avx2_act(ndp_bf16 *h, const float *g, const float *u, uint32_t n, int act,
+		       float alpha, float limit);
+#endif
+
+/* cpu.c, for tests: kernels that dispatch would not choose, nodes that are not there. */
+int ndpi_cpu_open_with(struct ndp_cpu **cpu, const struct ndp_cpu_options *options,
+		       const struct ndpi_cpu_kernels *kernels, uint32_t nodes,
+		       struct ndp_error *err);
+
+#endif

@@ -1,0 +1,625 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * cpu.c - expert FFNs on the host's CPUs: cuts jobs into tasks, and says what a task
+ * does.
+ *
+ * A job has three kinds of tasks, each kind waiting for the one before: pack a tile of
+ * tokens; h of one neuron block for all tokens; y of some outputs for all tokens, over
+ * all blocks.  Whatever a task writes is its own: no partial sums are added across
+ * threads, so results do not depend on who did what.  Weights are read once for each
+ * batch of tokens; all tiles of tokens pass over a chunk of them while it is in the
+ * first-level cache, and fetch what comes next meanwhile.
+ */
+#include "../error.h"
+#include "cpu-kernels.h"
+#include "cpu-pool.h"
+
+#include <errno.h>
+#include <ndp/device.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+	MAX_H = 65472,
+	MAX_BATCH = 1024,	/* tokens that share one pass over the weights */
+	MAX_OUTS = 16,		/* tiles of outputs of a task: y of a tile of tokens fits L1 */
+	LINE = 64,
+};
+
+/* Where a call's intermediate results are; kept for the next one. */
+struct arena {
+	struct arena *next;
+	void *memory;
+	size_t bytes;
+};
+
+struct ndp_cpu {
+	const struct ndpi_cpu_kernels *kernels;
+	struct ndpi_pool *pool;
+	pthread_mutex_t lock;
+	struct arena *arenas;	/* that no call uses */
+};
+
+/* A job, or as many of its tokens as make a batch. */
+struct part {
+	const struct ndp_cpu_job *job;
+	const uint8_t *blocks;	/* the range's first */
+	size_t block_bytes;
+	uint32_t nr_blocks;
+	uint32_t first_token;
+	uint32_t tokens;
+	uint32_t tiles;		/* of tokens */
+	uint32_t h_in, h_out;	/* padded */
+	uint32_t outs;		/* tiles of outputs of a task */
+	uint32_t list;
+	uint8_t *x, *h;		/* packed */
+	atomic_uint packed;	/* tasks that are done */
+	atomic_uint projected;
+};
+
+enum kind { PACK, PROJECT, DOWN, KINDS };
+
+/* Successive tasks of a list. */
+struct run {
+	struct part *part;
+	enum kind kind;
+	uint32_t first;
+};
+
+struct call {
+	struct ndpi_work work;
+	const struct ndpi_cpu_kernels *kernels;
+	struct {
+		struct run *runs;
+		uint32_t n;
+	} list[NDPI_MAX_NODES];
+	uint8_t *scratch;	/* of thread 0 */
+	size_t scratch_bytes;	/* of each thread */
+};
+
+static size_t round_up(size_t n, size_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+static uint32_t min_u(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* ---- tasks ---------------------------------------------------------------- */
+
+/* Sizes differ by one at most: a tile of one after full ones would be slow. */
+static uint32_t tile_first(const struct part *p, uint32_t tile)
+{
+	return (uint32_t)((uint64_t)tile * p->tokens / p->tiles);
+}
+
+static uint32_t tile_size(const struct part *p, uint32_t tile)
+{
+	return tile_first(p, tile + 1) - tile_first(p, tile);
+}
+
+/* Tile @tile of the chunk at input @k of @padded; see cpu-kernels.h. */
+static size_t packed_offset(const struct part *p, uint32_t k, uint32_t padded, uint32_t tile)
+{
+	uint32_t chunk = min_u(padded - k, NDPI_CHUNK);
+
+	return (size_t)k * p->tokens + (size_t)chunk * tile_first(p, tile);
+}
+
+static void pack(const struct call *c, struct part *p, uint32_t tile)
+{
+	const struct ndp_cpu_job *job = p->job;
+	uint32_t first = tile_first(p, tile), n = tile_size(p, tile);
+
+	for (uint32_t t = 0; t < n; t++) {
+		size_t token = (size_t)p->first_token + first + t;
+		const ndp_bf16 *row = job->x + (job->rows ? job->rows[token] : token) * job->ldx;
+
+		for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
+			uint32_t left = job->shape.h_in > k ? job->shape.h_in - k : 0;
+
+			c->kernels->pack(p->x + packed_offset(p, k, p->h_in, tile) *
+					 c->kernels->elem_bytes, n, t, row + k,
+					 min_u(left, NDPI_CHUNK), min_u(p->h_in - k, NDPI_CHUNK));
+		}
+	}
+}
+
+/*
+ * A tile of tokens passes over @bytes of weights; its share of as many bytes at @next
+ * is fetched meanwhile.
+ */
+static struct ndpi_ahead share(const struct part *p, uint32_t tile, const uint8_t *next,
+			       size_t bytes)
+{
+	return (struct ndpi_ahead){
+		next + bytes / p->tiles * tile,
+		p->tiles > 1 ? NDPI_PAIR_BYTES / p->tiles : NDPI_PAIR_BYTES,
+	};
+}
+
+static void look_around(struct ndpi_thread *thread, uint32_t pieces)
+{
+	if (thread->poll && pieces % 32 == 31)
+		thread->poll(thread->poll_arg);
+}
+
+/* g or u of a block: @w is its panel. */
+static void project_panel(const struct call *c, const struct part *p, const uint8_t *w, float *out,
+			  struct ndpi_thread *thread)
+{
+	for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
+		uint32_t pairs = min_u(p->h_in - k, NDPI_CHUNK) / 2;
+		const uint8_t *at = w + (size_t)k / 2 * NDPI_PAIR_BYTES;
+		size_t bytes = (size_t)pairs * NDPI_PAIR_BYTES;
+
+		for (uint32_t i = 0; i < p->tiles; i++) {
+			c->kernels->panel(at, pairs,
+					  p->x + packed_offset(p, k, p->h_in, i) *
+					  c->kernels->elem_bytes, tile_size(p, i),
+					  out + (size_t)tile_first(p, i) * NDPI_ROWS, k,
+					  share(p, i, at + bytes, bytes));
+			look_around(thread, i);
+		}
+		look_around(thread, k / NDPI_CHUNK);
+	}
+}
+
+static void project(const struct call *c, struct part *p, uint32_t block,
+		    struct ndpi_thread *thread)
+{
+	const struct ndp_cpu_job *job = p->job;
+	const uint8_t *gate = p->blocks + block * p->block_bytes;
+	const uint8_t *up = gate + (size_t)p->h_in / 2 * NDPI_PAIR_BYTES;
+	float *g = (float *)(c->scratch + thread->index * c->scratch_bytes);
+	float *u = g + (size_t)p->tokens * NDPI_ROWS;
+	uint32_t neurons = p->nr_blocks * NDPI_ROWS, n = block * NDPI_ROWS;
+	uint32_t in_chunk = n % NDPI_CHUNK;
+
+	if (p->tokens <= c->kernels->pair_tokens) {
+		c->kernels->both(gate, up, p->h_in / 2, p->x, p->tokens, g, u);
+	} else {
+		project_panel(c, p, gate, g, thread);
+		project_panel(c, p, up, u, thread);
+	}
+	for (uint32_t i = 0; i < p->tiles; i++) {
+		uint32_t first = tile_first(p, i), size = tile_size(p, i);
+		uint8_t *h = p->h + (packed_offset(p, n - in_chunk, neurons, i) +
+				     (size_t)in_chunk * size) * c->kernels->elem_bytes;
+
+		for (uint32_t t = 0; t < size; t++) {
+			size_t at = ((size_t)first + t) * NDPI_ROWS;
+
+			c->kernels->act(h, size, t, g + at, u + at, job->act, job->alpha,
+					job->limit);
+		}
+	}
+}
+
+/* Outputs [tile * 32, (tile + @n) * 32) of all tokens, to y. */
+static void store(const struct part *p, uint32_t tile, uint32_t n, const float *from)
+{
+	const struct ndp_cpu_job *job = p->job;
+	uint32_t column = tile * NDPI_ROWS;
+	uint32_t columns;
+
+	if (column >= job->shape.h_out)
+		return;
+	columns = min_u(n * NDPI_ROWS, job->shape.h_out - column);
+	for (uint32_t t = 0; t < p->tokens; t++)
+		memcpy(job->y + ((size_t)p->first_token + t) * job->ldy + column,
+		       from + (size_t)t * n * NDPI_ROWS, columns * sizeof(float));
+}
+
+/* Tiles [tile, tile + @n) of outputs, over all blocks. */
+static void down_outs(const struct call *c, const struct part *p, uint32_t tile, uint32_t n,
+		      float *y, struct ndpi_thread *thread)
+{
+	const uint8_t *w = p->blocks + (size_t)p->h_in * 2 * NDPI_ROWS * sizeof(ndp_bf16) +
+		(size_t)tile * NDPI_TILE_BYTES;
+	uint32_t neurons = p->nr_blocks * NDPI_ROWS;
+
+	for (uint32_t b = 0; b < p->nr_blocks; b += NDPI_GROUP) {
+		uint32_t blocks = min_u(p->nr_blocks - b, NDPI_GROUP);
+
+		for (uint32_t j = 0; j < n; j += 2) {
+			const uint8_t *at = w + b * p->block_bytes + (size_t)j * NDPI_TILE_BYTES;
+			const uint8_t *next = at + 2 * NDPI_TILE_BYTES;
+
+			if (j + 2 >= n) /* the range's first tiles, of the next group if any */
+				next = w + (b + blocks < p->nr_blocks ? b + blocks : b) *
+					p->block_bytes;
+			for (uint32_t i = 0; i < p->tiles; i++) {
+				const uint8_t *h = p->h +
+					packed_offset(p, b * NDPI_ROWS, neurons, i) *
+					c->kernels->elem_bytes;
+
+				c->kernels->down(at, p->block_bytes, blocks, min_u(n - j, 2), h,
+						 tile_size(p, i),
+						 y + (size_t)tile_first(p, i) * n * NDPI_ROWS +
+						 j * NDPI_ROWS, (size_t)n * NDPI_ROWS, b,
+						 share(p, i, next, NDPI_TILE_BYTES));
+				look_around(thread, i);
+			}
+			look_around(thread, j / 2);
+		}
+	}
+	store(p, tile, n, y);
+}
+
+static void down(const struct call *c, struct part *p, uint32_t task, struct ndpi_thread *thread)
+{
+	uint32_t tile = task * p->outs, end = min_u(tile + p->outs, p->h_out / NDPI_ROWS);
+	/* With one tile of tokens y fits the cache, and weights pass in long stretches. */
+	uint32_t step = p->tiles > 1 ? 2 : p->outs;
+	float *y = (float *)(c->scratch + thread->index * c->scratch_bytes);
+
+	for (; tile < end; tile += step)
+		down_outs(c, p, tile, min_u(step, end - tile), y, thread);
+}
+
+static void run_task(struct ndpi_work *work, uint32_t list, uint32_t task,
+		     struct ndpi_thread *thread)
+{
+	struct call *c = (struct call *)work;
+	const struct run *r = c->list[list].runs;
+	uint32_t low = 0, high = c->list[list].n;
+	struct part *p;
+
+	while (high - low > 1) {
+		uint32_t mid = (low + high) / 2;
+
+		if (r[mid].first <= task)
+			low = mid;
+		else
+			high = mid;
+	}
+	r += low;
+	p = r->part;
+	task -= r->first;
+	switch (r->kind) {
+	case PACK:
+		pack(c, p, task);
+		atomic_fetch_add_explicit(&p->packed, 1, memory_order_release);
+		break;
+	case PROJECT:
+		ndpi_pool_wait(&p->packed, p->tiles, thread);
+		project(c, p, task, thread);
+		atomic_fetch_add_explicit(&p->projected, 1, memory_order_release);
+		break;
+	default:
+		ndpi_pool_wait(&p->projected, p->nr_blocks, thread);
+		down(c, p, task, thread);
+	}
+}
+
+/* ---- memory --------------------------------------------------------------- */
+
+static struct arena *arena_get(struct ndp_cpu *cpu, size_t bytes)
+{
+	struct arena *a;
+
+	pthread_mutex_lock(&cpu->lock);
+	a = cpu->arenas;
+	if (a)
+		cpu->arenas = a->next;
+	pthread_mutex_unlock(&cpu->lock);
+	if (!a) {
+		a = calloc(1, sizeof(*a));
+		if (!a)
+			return NULL;
+	}
+	if (a->bytes < bytes) {
+		free(a->memory);
+		a->bytes = 0;
+		bytes = round_up(bytes, 2 << 20);
+		if (posix_memalign(&a->memory, 2 << 20, bytes)) {
+			free(a);
+			return NULL;
+		}
+		madvise(a->memory, bytes, MADV_HUGEPAGE); /* as fast as it gets, or not */
+		a->bytes = bytes;
+	}
+	return a;
+}
+
+static void arena_put(struct ndp_cpu *cpu, struct arena *a)
+{
+	pthread_mutex_lock(&cpu->lock);
+	a->next = cpu->arenas;
+	cpu->arenas = a;
+	pthread_mutex_unlock(&cpu->lock);
+}
+
+/* ---- calls ---------------------------------------------------------------- */
+
+static uint32_t blocks_of(const struct ndp_cpu_job *job)
+{
+	return job->first || job->nr_blocks ? job->nr_blocks : ndp_expert_blocks(&job->shape);
+}
+
+static bool possible(const struct ndp_cpu_job *job)
+{
+	const struct ndp_expert_shape *s = &job->shape;
+	uint32_t blocks;
+
+	if (!s->h_in || s->h_in > MAX_H || !s->h_out || s->h_out > MAX_H || !s->neurons ||
+	    s->neurons > UINT32_MAX - NDPI_ROWS)
+		return false;
+	blocks = ndp_expert_blocks(s);
+	if (job->first > blocks || job->nr_blocks > blocks - job->first ||
+	    (job->first && !job->nr_blocks))
+		return false;
+	if (!job->blocks || (uintptr_t)job->blocks % LINE || !job->x || !job->y)
+		return false;
+	if (job->act != NDP_ACT_SILU_MUL && job->act != NDP_ACT_CLAMPED_SWIGLU)
+		return false;
+	return job->tokens == 1 || (job->ldy >= s->h_out && job->ldx >= s->h_in);
+}
+
+static void describe(const struct ndp_cpu *cpu, struct part *p, const struct ndp_cpu_job *job,
+		     uint32_t first_token)
+{
+	uint32_t threads = ndpi_pool_threads(cpu->pool), outs;
+
+	*p = (struct part){
+		.job = job,
+		.block_bytes = ndp_expert_block_bytes(&job->shape),
+		.nr_blocks = blocks_of(job),
+		.first_token = first_token,
+		.tokens = min_u(job->tokens - first_token, MAX_BATCH),
+		.h_in = (uint32_t)round_up(job->shape.h_in, 64),
+		.h_out = (uint32_t)round_up(job->shape.h_out, 64),
+		.list = ndpi_pool_list(cpu->pool, job->node),
+	};
+	p->blocks = (const uint8_t *)job->blocks + job->first * p->block_bytes;
+	p->tiles = (p->tokens + cpu->kernels->tile_tokens - 1) / cpu->kernels->tile_tokens;
+	/* Several tasks for each thread, so that none waits long in the end. */
+	outs = p->h_out / NDPI_ROWS;
+	p->outs = min_u((outs / (4 * threads) + 1) / 2 * 2, MAX_OUTS);
+	if (!p->outs)
+		p->outs = 2;
+}
+
+static uint32_t tasks_of(const struct part *p, enum kind kind)
+{
+	uint32_t outs = p->h_out / NDPI_ROWS;
+
+	return kind == PACK ? p->tiles : kind == PROJECT ? p->nr_blocks :
+		(outs + p->outs - 1) / p->outs;
+}
+
+static size_t x_bytes(const struct part *p, const struct ndpi_cpu_kernels *k)
+{
+	return round_up((size_t)p->tokens * p->h_in * k->elem_bytes, LINE);
+}
+
+static size_t h_bytes(const struct part *p, const struct ndpi_cpu_kernels *k)
+{
+	return round_up((size_t)p->tokens * p->nr_blocks * NDPI_ROWS * k->elem_bytes, LINE);
+}
+
+/* g and u of a block, or y of a task. */
+static size_t scratch_bytes(const struct part *p)
+{
+	uint32_t outs = p->tiles > 1 || p->outs < 2 ? 2 : p->outs;
+
+	return (size_t)p->tokens * NDPI_ROWS * outs * sizeof(float);
+}
+
+/* Puts all tasks into the lists of the nodes, kind after kind. */
+static void deal(const struct ndp_cpu *cpu, struct call *c, struct part *parts, uint32_t n,
+		 struct run *runs)
+{
+	uint32_t nodes = ndpi_pool_nodes(cpu->pool);
+
+	for (uint32_t l = 0; l < nodes; l++) {
+		uint32_t tasks = 0;
+
+		c->list[l].runs = runs;
+		for (enum kind kind = PACK; kind < KINDS; kind++) {
+			for (uint32_t i = 0; i < n; i++) {
+				if (parts[i].list != l)
+					continue;
+				*runs++ = (struct run){ &parts[i], kind, tasks };
+				tasks += tasks_of(&parts[i], kind);
+			}
+		}
+		c->list[l].n = (uint32_t)(runs - c->list[l].runs);
+		c->work.list[l].tasks = tasks;
+	}
+}
+
+int ndp_cpu_ffn(struct ndp_cpu *cpu, const struct ndp_cpu_job *jobs, uint32_t n,
+		void (*poll)(void *arg), void *arg)
+{
+	const struct ndpi_cpu_kernels *k = cpu->kernels;
+	struct call c = { .work.run = run_task, .kernels = k };
+	size_t bytes, nr_parts = 0, packed = 0;
+	struct part *parts, part;
+	struct arena *arena;
+	uint8_t *at;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (!jobs[i].tokens)
+			continue;
+		if (!possible(&jobs[i]))
+			return -EINVAL;
+		for (uint32_t t = 0; t < jobs[i].tokens; t += part.tokens, nr_parts++) {
+			describe(cpu, &part, &jobs[i], t);
+			packed += x_bytes(&part, k) + h_bytes(&part, k);
+			if (c.scratch_bytes < scratch_bytes(&part))
+				c.scratch_bytes = scratch_bytes(&part);
+		}
+	}
+	if (!nr_parts)
+		return 0;
+	/* Threads do not share lines, nor two pages' worth of a cache's sets. */
+	c.scratch_bytes = round_up(c.scratch_bytes, 4096) + 4 * LINE;
+	bytes = round_up(nr_parts * sizeof(*parts), LINE) +
+		round_up(nr_parts * KINDS * sizeof(struct run), LINE);
+	arena = arena_get(cpu, bytes + packed + c.scratch_bytes * ndpi_pool_threads(cpu->pool));
+	if (!arena)
+		return -ENOMEM;
+	parts = arena->memory;
+	at = (uint8_t *)arena->memory + bytes;
+	nr_parts = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		for (uint32_t t = 0; t < jobs[i].tokens; t += parts[nr_parts++].tokens) {
+			struct part *p = &parts[nr_parts];
+
+			describe(cpu, p, &jobs[i], t);
+			p->x = at;
+			at += x_bytes(p, k);
+			p->h = at;
+			at += h_bytes(p, k);
+		}
+	}
+	c.scratch = at;
+	deal(cpu, &c, parts, (uint32_t)nr_parts,
+	     (struct run *)((uint8_t *)arena->memory + round_up(nr_parts * sizeof(*parts), LINE)));
+	ndpi_pool_run(cpu->pool, &c.work, poll, arg);
+	arena_put(cpu, arena);
+	return 0;
+}
+
+struct loop {
+	struct ndpi_work work;
+	void (*fn)(void *arg, uint32_t i);
+	void *arg;
+};
+
+static void run_loop(struct ndpi_work *work, uint32_t list, uint32_t task,
+		     struct ndpi_thread *thread)
+{
+	struct loop *l = (struct loop *)work;
+
+	(void)list;
+	(void)thread;
+	l->fn(l->arg, task);
+}
+
+void ndp_cpu_for(struct ndp_cpu *cpu, uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg)
+{
+	struct loop l = { .work.run = run_loop, .fn = fn, .arg = arg };
+
+	l.work.list[0].tasks = n;
+	ndpi_pool_run(cpu->pool, &l.work, NULL, NULL);
+}
+
+/* ---- opening -------------------------------------------------------------- */
+
+static bool runs_here(enum ndp_isa isa)
+{
+	switch (isa) {
+	case NDP_ISA_SCALAR:
+		return true;
+#ifdef __x86_64__
+	case NDP_ISA_AVX2:
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+	case NDP_ISA_AVX512_BF16:
+		return runs_here(NDP_ISA_AVX2) && __builtin_cpu_supports("avx512f") &&
+			__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+			__builtin_cpu_supports("avx512bf16");
+#endif
+	default:
+		return false;
+	}
+}
+
+static const struct ndpi_cpu_kernels *kernels_of(enum ndp_isa isa)
+{
+	switch (isa) {
+#ifdef __x86_64__
+	case NDP_ISA_AVX2:
+		return &ndpi_cpu_avx2;
+	case NDP_ISA_AVX512_BF16:
+		return &ndpi_cpu_avx512;
+#endif
+	default:
+		return &ndpi_cpu_scalar;
+	}
+}
+
+const char *ndp_isa_name(enum ndp_isa isa)
+{
+	switch (isa) {
+	case NDP_ISA_BEST:
+		return "best";
+	case NDP_ISA_SCALAR:
+		return "scalar";
+	case NDP_ISA_AVX2:
+		return "avx2";
+	case NDP_ISA_AVX512_BF16:
+		return "avx512-bf16";
+	}
+	return "unknown";
+}
+
+int ndpi_cpu_open_with(struct ndp_cpu **cpu, const struct ndp_cpu_options *options,
+		       const struct ndpi_cpu_kernels *kernels, uint32_t nodes,
+		       struct ndp_error *err)
+{
+	struct ndp_cpu *c = calloc(1, sizeof(*c));
+	int r;
+
+	if (!c)
+		return ndpi_fail(err, -ENOMEM, "out of memory for the CPU domain");
+	r = ndpi_pool_open(&c->pool, options->threads, options->pin, nodes, err);
+	if (r) {
+		free(c);
+		return r;
+	}
+	pthread_mutex_init(&c->lock, NULL);
+	c->kernels = kernels;
+	*cpu = c;
+	return 0;
+}
+
+int ndp_cpu_open(struct ndp_cpu **cpu, const struct ndp_cpu_options *options,
+		 struct ndp_error *err)
+{
+	static const struct ndp_cpu_options none;
+	enum ndp_isa isa;
+
+	*cpu = NULL;
+	if (!options)
+		options = &none;
+	isa = options->isa;
+	if (isa == NDP_ISA_BEST) {
+		isa = NDP_ISA_AVX512_BF16;
+		while (!runs_here(isa))
+			isa--;
+	} else if (!runs_here(isa)) {
+		return ndpi_fail(err, -EOPNOTSUPP, "this CPU does not run the %s path; NDP_ISA_BEST "
+				 "takes the best that it runs", ndp_isa_name(isa));
+	}
+	return ndpi_cpu_open_with(cpu, options, kernels_of(isa), 0, err);
+}
+
+void ndp_cpu_close(struct ndp_cpu *cpu)
+{
+	if (!cpu)
+		return;
+	ndpi_pool_close(cpu->pool);
+	for (struct arena *a = cpu->arenas, *next; a; a = next) {
+		next = a->next;
+		free(a->memory);
+		free(a);
+	}
+	pthread_mutex_destroy(&cpu->lock);
+	free(cpu);
+}
+
+void ndp_cpu_info(const struct ndp_cpu *cpu, struct ndp_cpu_info *info)
+{
+	*info = (struct ndp_cpu_info){
+		.isa = cpu->kernels->isa,
+		.threads = ndpi_pool_threads(cpu->pool),
+		.nodes = ndpi_pool_nodes(cpu->pool),
+	};
+}
