@@ -10,6 +10,7 @@
 #ifndef NDP_NDP_H
 #define NDP_NDP_H
 
+#include <ndp/cpu.h>
 #include <ndp/device.h>
 #include <ndp/error.h>
 #include <ndp/pack.h>
