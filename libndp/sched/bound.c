@@ -103,7 +103,8 @@ double ndp_fluid_bound(const struct ndp_layer *layer, void *work)
 	uint8_t *choice;
 	double bound;
 
-	if (ndpi_table_build(&t, &arena, layer, &host->cpu, (1 << NDP_DOMAINS) - 1) < 0 || !t.nr)
+	if (ndpi_table_build(&t, &arena, layer, &host->cpu, (1 << NDP_DOMAINS) - 1, true) <
+	    0 || !t.nr)
 		return 0;
 	choice = ndpi_take(&arena, t.experts);
 	f = ndpi_take(&arena, sizeof(*f));

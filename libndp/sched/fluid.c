@@ -14,7 +14,9 @@
  * stop. Every iterate is a solution, so the work may be cut off at any step.
  *
  * Columns are of the cost table: an expert's part on the CPU or over PCIe is read
- * evenly from the DIMMs that hold it.
+ * evenly from the DIMMs that hold it. Where that wastes something the table has
+ * room for ways to divide an expert unevenly, which are made at the prices of the
+ * solution so far (column generation: Gilmore and Gomory, 1961).
  */
 #include "impl.h"
 
@@ -22,9 +24,11 @@
 #include <string.h>
 
 static const float tiny = 1e-6f;
+static const float least_pivot = 3e-5f;	/* of a step's largest entry */
 
 enum {
 	ENOUGH = 6,		/* candidates that a search collects for the steps after it */
+	MOST_ROUNDS = 16,	/* of making ways */
 	NOT_EXPERT = UINT16_MAX,
 };
 
@@ -48,6 +52,9 @@ struct simplex {
 	uint32_t rows, width;
 	uint32_t makespan_at;		/* position of the makespan */
 	uint32_t next;			/* expert that the next search begins with */
+	uint32_t rounds;		/* of making ways */
+	float smooth;
+	ndpi_wide best_price;
 	float unit_ns;			/* makespan of the start; the program is in this unit */
 	float per_unit;
 	struct basic basic[ROW_MAX];
@@ -110,7 +117,7 @@ static void find_prices(struct simplex *s)
 }
 
 /* Weighted by the prices, in units, every way to compute expert @i; impossible ones HUGE_VALF. */
-static void price_expert(const struct simplex *s, uint32_t i, float cost[NDP_DOMAINS])
+static void price_expert(const struct simplex *s, uint32_t i, float cost[WAYS_MAX])
 {
 	const struct ndpi_table *t = s->t;
 	const float *v = ndpi_values(t, i, 0);
@@ -130,6 +137,22 @@ static void price_expert(const struct simplex *s, uint32_t i, float cost[NDP_DOM
 	}
 	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
 		cost[o] = t->can[i] & 1u << o ? priced(s, i, o) : HUGE_VALF;
+	for (uint32_t o = NDP_DOMAINS; o < t->ways; o++)
+		cost[o] = t->can[i] & 1u << o ? priced(s, i, o) : HUGE_VALF;
+}
+
+/* Is share @o of expert @i basic, or its key? */
+static bool in_use(const struct simplex *s, uint32_t i, uint32_t o)
+{
+	const struct basic *b = s->first[i] ? &s->basic[s->first[i] - 1] : NULL;
+
+	return s->key[i] == o || (b && (b->o == o || s->basic[b->other].o == o));
+}
+
+/* An expert has at most two basic shares besides its key: that is enough to divide it by. */
+static bool is_full(const struct simplex *s, uint32_t i)
+{
+	return s->first[i] && s->basic[s->first[i] - 1].other != s->first[i] - 1u;
 }
 
 /*
@@ -143,7 +166,7 @@ static uint32_t price_some(struct simplex *s, struct candidate *list, float *bou
 	float sum = 0;
 
 	for (seen = 0; seen < nr && n < ENOUGH; seen++) {
-		float cost[NDP_DOMAINS], least, profit;
+		float cost[WAYS_MAX], least, profit;
 		uint32_t i, o;
 
 		if (s->next == nr)
@@ -152,10 +175,12 @@ static uint32_t price_some(struct simplex *s, struct candidate *list, float *bou
 		price_expert(s, i, cost);
 		o = cost[1] < cost[0];
 		o = cost[2] < cost[o] ? 2 : o;
+		for (uint32_t w = NDP_DOMAINS; w < s->t->ways; w++)
+			o = cost[w] < cost[o] ? w : o;
 		least = cost[o];
 		profit = cost[s->key[i]] - least;
 		sum += least;
-		if (profit > tiny)
+		if (profit > tiny && !(s->t->made && is_full(s, i)))
 			list[n++] = (struct candidate) { profit, i, o };
 	}
 	*bound = seen == nr ? sum : 0;
@@ -172,7 +197,7 @@ static bool price_list(const struct simplex *s, struct candidate *list, uint32_t
 	for (uint32_t k = 0; k < *n; k++) {
 		struct candidate c = list[k];
 
-		if (c.o == s->key[c.i])
+		if (s->t->made ? in_use(s, c.i, c.o) || is_full(s, c.i) : c.o == s->key[c.i])
 			continue;
 		c.profit = priced(s, c.i, s->key[c.i]) - priced(s, c.i, c.o);
 		if (c.profit <= tiny)
@@ -211,8 +236,12 @@ static enum leaving find_leaving(const struct simplex *s, uint32_t entering, flo
 				 uint32_t *at)
 {
 	enum leaving leaving = LEAVES_OWN_KEY;
-	float pivot = 0;
+	float pivot = 0, least = 0;
 
+	/* A pivot that is rounding errors of the others would spoil the inverse. */
+	for (uint32_t k = 0; k < s->rows; k++)
+		least = fmaxf(least, fabsf(s->step[k]));
+	least = fmaxf(tiny, least_pivot * least);
 	*length = entering == NOT_EXPERT ? HUGE_VALF : 1;
 	*at = 0;
 	if (entering != NOT_EXPERT && s->first[entering])
@@ -224,7 +253,7 @@ static enum leaving find_leaving(const struct simplex *s, uint32_t entering, flo
 		if (k == s->makespan_at)
 			continue;
 		rate = s->step[k];
-		if (rate > tiny) {
+		if (rate > least) {
 			ratio = s->value[k] > 0 ? s->value[k] / rate : 0;
 			if (ratio < *length || (ratio == *length && rate > pivot)) {
 				*length = ratio;
@@ -243,7 +272,7 @@ static enum leaving find_leaving(const struct simplex *s, uint32_t entering, flo
 		}
 		if (b.i == entering)
 			rate += 1;
-		if (rate > tiny) {
+		if (rate > least) {
 			ratio = left > 0 ? left / rate : 0;
 			if (ratio < *length || (ratio == *length && rate > pivot)) {
 				*length = ratio;
@@ -363,6 +392,98 @@ static bool negative_price(const struct simplex *s, uint32_t *row)
 
 /* ---- all of it ------------------------------------------------------------------ */
 
+/*
+ * New ways at @price, for every expert that gains by one.  Returns the bound that
+ * these prices give when experts may be divided in every way that can be made.
+ */
+static float make_at(struct simplex *s, const float *price, uint32_t *made)
+{
+	const struct ndpi_table *t = s->t;
+	ndpi_wide full;
+	float sum = 0;
+
+	*made = 0;
+	ndpi_price_to_full(t, price, full);
+	for (uint32_t i = 0; i < t->nr; i++) {
+		uint32_t o = NDP_DOMAINS + s->rounds % MADE_WAYS;
+		float least = HUGE_VALF;
+
+		for (uint32_t w = 0; w < t->ways; w++)
+			if (t->can[i] & 1u << w)
+				least = fminf(least, ndpi_dot(t, price, i, w));
+		for (uint32_t n = 1; n < MADE_WAYS && in_use(s, i, o); n++)
+			o = o + 1 < WAYS_MAX ? o + 1 : NDP_DOMAINS;
+		if (!in_use(s, i, o) &&
+		    ndpi_make_way(t, i, full, least - 1e-5f * s->unit_ns,
+				  &t->made[i * MADE_WAYS + o - NDP_DOMAINS],
+				  ndpi_values(t, i, o))) {
+			t->can[i] |= 1u << o;
+			least = fminf(least, ndpi_dot(t, price, i, o));
+			++*made;
+		}
+		sum += least;
+	}
+	return sum;
+}
+
+/* The best prices, the same for resources from @first in full order. */
+static void even_out(struct simplex *s, uint32_t first, uint32_t nr)
+{
+	const struct ndpi_table *t = s->t;
+	float sum = 0;
+
+	for (uint32_t r = t->row_of[first]; r <= t->row_of[first + nr - 1]; r++)
+		sum += s->best_price[r];
+	for (uint32_t r = t->row_of[first]; r <= t->row_of[first + nr - 1]; r++)
+		s->best_price[r] = sum * t->members[r] / nr;
+}
+
+/*
+ * The prices of a solution leap from round to round; half way to the best ones so far
+ * is better (Wentges, 1997). At first those are even ones.  False: no more ways.
+ */
+static bool make_ways(struct simplex *s, struct ndpi_fluid *f, float gap)
+{
+	const struct ndpi_table *t = s->t;
+	const struct ndp_host *host = t->rules.layer->host;
+	const float makespan = s->value[s->makespan_at] * s->unit_ns;
+	uint32_t made = 0;
+	ndpi_wide price;
+	float bound;
+
+	if (!t->made)
+		return false;
+	while (!made && s->rounds < MOST_ROUNDS && makespan > f->bound * s->unit_ns * (1 + gap)) {
+		float sum = 0;
+
+		memset(price, 0, sizeof(price));
+		for (uint32_t r = 0; r < s->rows; r++)
+			price[r] = s->price[r] > 0 ? s->price[r] : 0;
+		if (!s->rounds) {
+			memcpy(s->best_price, price, sizeof(price));
+			even_out(s, FULL_CHANNELS, host->nr_channels);
+			even_out(s, FULL_CHANNELS + host->nr_channels, host->nr_dimms);
+		}
+		for (uint32_t r = 0; r < s->rows; r++) {
+			price[r] = s->smooth * s->best_price[r] + (1 - s->smooth) * price[r];
+			sum += price[r];
+		}
+		for (uint32_t r = 0; r < s->rows; r++)
+			price[r] /= sum;
+		bound = make_at(s, price, &made);
+		s->rounds++;
+		if (bound > f->bound * s->unit_ns) {
+			f->bound = bound / s->unit_ns;
+			memcpy(s->best_price, price, sizeof(price));
+		}
+		/* None: the prices of the solution itself decide. */
+		if (!made && !s->smooth)
+			return false;
+		s->smooth = made ? 0.5f : 0;
+	}
+	return made;
+}
+
 static void sort_divided(struct ndpi_fluid *f)
 {
 	for (uint32_t n = 1; n < f->nr_divided; n++)
@@ -383,21 +504,22 @@ static void report(const struct simplex *s, struct ndpi_fluid *f)
 	f->bound *= s->unit_ns;
 	for (uint32_t k = 0; k < s->rows; k++) {
 		const struct basic b = s->basic[k];
-		float *share;
+		float *share, left;
 
 		if (b.i == NOT_EXPERT || b.other < k)
 			continue;
 		f->divided[f->nr_divided].i = b.i;
 		share = f->divided[f->nr_divided++].share;
-		memset(share, 0, NDP_DOMAINS * sizeof(float));
+		memset(share, 0, WAYS_MAX * sizeof(float));
 		share[b.o] = s->value[k];
 		if (b.other != k)
 			share[s->basic[b.other].o] = s->value[b.other];
-		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+		left = 1;
+		for (uint32_t o = 0; o < WAYS_MAX; o++) {
 			share[o] = share[o] < 0 ? 0 : share[o] > 1 ? 1 : share[o];
-		share[s->key[b.i]] = 1 - share[0] - share[1] - share[2];
-		if (share[s->key[b.i]] < 0)
-			share[s->key[b.i]] = 0;
+			left -= share[o];
+		}
+		share[s->key[b.i]] = left > 0 ? left : 0;
 	}
 	sort_divided(f);
 	memset(f->price, 0, sizeof(f->price));
@@ -423,6 +545,8 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 	s->t = t;
 	s->key = choice;
 	s->next = 0;
+	s->rounds = 0;
+	s->smooth = 0.5f;
 	s->first = ndpi_take(&arena, t->nr);
 	s->rows = t->rows;
 	s->width = t->width;
@@ -437,11 +561,15 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 		}
 		if (!price_list(s, list, &n, &best)) {
 			n = price_some(s, list, &bound);
-			if (bound > f->bound)
+			if (!t->made && bound > f->bound)
 				f->bound = bound;
 			if (s->value[s->makespan_at] <= f->bound * (1 + gap) ||
-			    !price_list(s, list, &n, &best))
-				break;
+			    !price_list(s, list, &n, &best)) {
+				if (!make_ways(s, f, gap))
+					break;
+				n = 0;
+				continue;
+			}
 		}
 		advance(s, best.i, best.o);
 		find_prices(s);

@@ -26,6 +26,9 @@ enum {
 	SPARSE_CHANNEL = 3,	/* in five floats */
 	SPARSE_DIMM = 4,
 	SPARSE_STRIDE = 8,
+	/* Ways to compute an expert: in one domain, or divided as pattern.c says. */
+	MADE_WAYS = 3,
+	WAYS_MAX = NDP_DOMAINS + MADE_WAYS,
 };
 
 typedef float ndpi_vec __attribute__((vector_size(16), may_alias));
@@ -94,6 +97,12 @@ void ndpi_add_part(const struct ndpi_rules *rules, uint32_t e, enum ndp_domain d
 /* Can expert @e be computed there at all? */
 bool ndpi_can(const struct ndpi_rules *rules, uint32_t e, enum ndp_domain domain);
 
+/* How many of one expert's blocks each domain takes from each DIMM. */
+struct ndpi_cut {
+	uint32_t i;		/* in the table */
+	uint16_t blocks[NDP_DOMAINS][NDP_MAX_DIMMS];
+};
+
 struct ndpi_table {
 	struct ndpi_rules rules;
 	uint32_t experts;
@@ -102,21 +111,23 @@ struct ndpi_table {
 	uint32_t width;		/* rows padded to whole vectors */
 	uint32_t full;		/* resources in full order */
 	uint32_t full_width;
+	uint32_t ways;		/* NDP_DOMAINS, or with room for some that are made */
 	uint32_t stride;	/* floats that one way takes in @values */
 	bool sparse;
 	uint8_t row_of[ROW_MAX];	/* full order to row */
 	uint8_t members[ROW_MAX];	/* resources in a row */
 	uint32_t *expert;	/* [nr]: its number in the layer */
-	uint8_t *can;		/* [nr]: bits 1 << enum ndp_domain */
+	uint8_t *can;		/* [nr]: bits 1 << way; the first are those of enum ndp_domain */
 	uint8_t *channel_row;	/* [nr], of a sparse table */
 	uint8_t *dimm_row;
 	float *longest;		/* [nr][NDP_DOMAINS]: the largest entry; HUGE_VALF: impossible */
-	float *values;		/* [nr][NDP_DOMAINS][stride] */
+	float *values;		/* [nr][ways][stride] */
+	struct ndpi_cut *made;	/* [nr][MADE_WAYS], of ways that are made */
 };
 
-static inline const float *ndpi_values(const struct ndpi_table *t, uint32_t i, uint32_t domain)
+static inline float *ndpi_values(const struct ndpi_table *t, uint32_t i, uint32_t way)
 {
-	return t->values + ((size_t)i * NDP_DOMAINS + domain) * t->stride;
+	return t->values + ((size_t)i * t->ways + way) * t->stride;
 }
 
 /* load += factor * what expert @i in @domain occupies; @load is in rows. */
@@ -180,15 +191,24 @@ static inline void *ndpi_take(struct ndpi_arena *arena, size_t bytes)
 }
 
 size_t ndpi_table_bytes(uint32_t experts, uint32_t nr_dimms);
-/* @domains: bits of those allowed.  -ENODEV: an expert with tokens has none. */
+/*
+ * @domains: bits of those allowed.  @divide: experts that lie unevenly get room for
+ * ways that are made, and each DIMM its row.  -ENODEV: an expert with tokens has no way.
+ */
 int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struct ndp_layer *layer,
-		     const struct ndp_rate *cpu, uint32_t domains);
+		     const struct ndp_rate *cpu, uint32_t domains, bool divide);
+
+/* Loads in full order to rows, which get the mean of their members; prices the other way. */
+void ndpi_to_rows(const struct ndpi_table *t, const float *full, float *row);
+void ndpi_price_to_full(const struct ndpi_table *t, const float *row, float *full);
 
 /* Whole experts: @choice [nr]. Greedy: every expert where it costs least by itself. */
 void ndpi_greedy(const struct ndpi_table *t, uint8_t *choice);
 /* The costliest first, each to where the makespan so far grows least. */
 void ndpi_list_greedy(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena arena);
 size_t ndpi_list_greedy_bytes(uint32_t experts);
+/* Rising; @other: as much room again. */
+void ndpi_sort(uint64_t *keys, uint64_t *other, uint32_t n);
 /* Moves out of an overloaded CPU or PCIe before the refinement looks closer. */
 void ndpi_drain(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena arena);
 void ndpi_refine(const struct ndpi_table *t, uint8_t *choice);
@@ -228,7 +248,7 @@ struct ndpi_fluid {
 	uint32_t nr_divided;
 	struct {
 		uint32_t i;	/* in the table */
-		float share[NDP_DOMAINS];
+		float share[WAYS_MAX];
 	} divided[ROW_MAX];
 	ndpi_wide price;	/* in full order, at least 0, sum 1 */
 };
@@ -243,15 +263,12 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 
 /* ---- experts in pieces ------------------------------------------------------ */
 
-enum {
-	SPLIT_MAX = 2 * ROW_MAX,	/* experts in pieces */
-};
-
-/* How many of one expert's blocks each domain takes from each DIMM. */
-struct ndpi_cut {
-	uint32_t i;		/* in the table */
-	uint16_t blocks[NDP_DOMAINS][NDP_MAX_DIMMS];
-};
+/*
+ * The blocks of expert @i, DIMM by DIMM, where they cost least at @price, which is in
+ * full order.  False: no cheaper than @least, in ns.
+ */
+bool ndpi_make_way(const struct ndpi_table *t, uint32_t i, const float *price, float least,
+		   struct ndpi_cut *cut, float *values);
 
 /*
  * Experts divided by blocks: @choice [nr] for those that stay whole, @cuts for

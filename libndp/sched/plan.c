@@ -9,15 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-/* A basic solution of the fluid program divides at most one expert a resource; twice that for
-   the rounding. */
+/* Where experts lie unevenly all of them may be divided. */
 static uint32_t most_pieces(uint32_t experts, uint32_t nr_dimms)
 {
-	uint32_t divided = 2 * (3 + NDP_MAX_CHANNELS + nr_dimms);
-
-	if (divided > experts)
-		divided = experts;
-	return divided * NDP_DOMAINS * nr_dimms;
+	return experts * NDP_DOMAINS * nr_dimms;
 }
 
 size_t ndp_plan_bytes(uint32_t experts, uint32_t nr_dimms)

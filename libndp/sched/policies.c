@@ -50,7 +50,7 @@ static const float far_from_bound = 1.02f;
 size_t ndp_schedule_bytes(uint32_t experts, uint32_t nr_dimms)
 {
 	return ndpi_table_bytes(experts, nr_dimms) + ndpi_split_bytes(experts) +
-	       3 * (size_t)experts + SPLIT_MAX * sizeof(struct ndpi_cut) + 128;
+	       3 * (size_t)experts + experts * sizeof(struct ndpi_cut) + 128;
 }
 
 /* Everything in one domain where it can be, for comparison. */
@@ -194,13 +194,14 @@ int ndp_schedule(const struct ndp_layer *layer, enum ndp_policy policy, void *wo
 
 	if ((unsigned)policy >= NDP_POLICIES || plan->experts != layer->shape->experts)
 		return -EINVAL;
-	r = ndpi_table_build(&table, &arena, layer, cpu, policies[policy].domains);
+	r = ndpi_table_build(&table, &arena, layer, cpu, policies[policy].domains,
+			     policy == NDP_POLICY_SPLIT);
 	if (r < 0)
 		return r;
 	choice = ndpi_take(&arena, table.experts);
 	other = ndpi_take(&arena, table.experts);
 	third = ndpi_take(&arena, table.experts);
-	cuts = ndpi_take(&arena, SPLIT_MAX * sizeof(*cuts));
+	cuts = ndpi_take(&arena, table.experts * sizeof(*cuts));
 	plan->policy = policy;
 	if (policy == NDP_POLICY_SPLIT)
 		nr_cuts = divided_experts(&table, choice, other, third, cuts, arena);

@@ -77,7 +77,7 @@ size_t ndpi_list_greedy_bytes(uint32_t experts)
 }
 
 /* Rising; by merging, so that the time is the same for all inputs. */
-static void sort(uint64_t *keys, uint64_t *other, uint32_t n)
+void ndpi_sort(uint64_t *keys, uint64_t *other, uint32_t n)
 {
 	uint64_t *from = keys, *to = other;
 
@@ -119,7 +119,7 @@ void ndpi_list_greedy(const struct ndpi_table *t, uint8_t *choice, struct ndpi_a
 		memcpy(&bits, &most, sizeof(bits));
 		keys[i] = (uint64_t)(UINT32_MAX - bits) << 32 | i;
 	}
-	sort(keys, other, t->nr);
+	ndpi_sort(keys, other, t->nr);
 	memset(load, 0, t->width * sizeof(float));
 	for (uint32_t k = 0; k < t->nr; k++) {
 		const uint32_t i = (uint32_t)keys[k];
@@ -168,7 +168,7 @@ void ndpi_drain(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena a
 		memcpy(&bits, &elsewhere, sizeof(bits));
 		keys[i] = (uint64_t)bits << 32 | i;
 	}
-	sort(keys, other, t->nr);
+	ndpi_sort(keys, other, t->nr);
 	for (;;) {
 		const uint32_t row = load[ROW_CPU] == makespan ? ROW_CPU : ROW_PCIE;
 		const uint32_t from = row == ROW_CPU ? NDP_DOMAIN_CPU : NDP_DOMAIN_GPU;

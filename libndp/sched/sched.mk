@@ -2,6 +2,6 @@
 #
 # libndp/sched: costs, policies, timeline.
 LIB_SRCS += $(addprefix libndp/sched/, \
-	bound.c cost.c fluid.c layer.c plan.c policies.c refine.c split.c table.c timeline.c)
+	bound.c cost.c fluid.c layer.c pattern.c plan.c policies.c refine.c split.c table.c timeline.c)
 # Loops over four floats at a time; deciding a layer takes 15 % less.
 CFLAGS_libndp/sched/ += -O3

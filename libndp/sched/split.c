@@ -17,9 +17,12 @@
 
 enum {
 	POLISH_STEPS = 96,
+	FEW_EXPERTS = 256,	/* of more, one is a small part of a layer */
 };
 
 static const float close_enough = 1.01f;
+/* Above the bound: then experts that are whole may give blocks away, too. */
+static const float far = 1.015f;
 
 struct cutter {
 	const struct ndpi_table *t;
@@ -68,9 +71,38 @@ static void add_cut(const struct cutter *c, const struct ndpi_cut *cut, float si
 		ndpi_add_part_row(c->t, cut->i, o, cut->blocks[o], sign, load);
 }
 
-/* Shares to blocks, rounded down or @up in every DIMM; domain @rest gets what the others leave. */
-static void round_shares(const struct ndpi_table *t, struct ndpi_cut *cut, const float *share,
-		       uint32_t rest, bool up)
+/* How many blocks each domain takes from each DIMM, before rounding. */
+struct exact {
+	bool takes[NDP_DOMAINS];
+	float blocks[NDP_DOMAINS][NDP_MAX_DIMMS];
+};
+
+static void to_exact(const struct ndpi_table *t, uint32_t i, const float *share, struct exact *x)
+{
+	const uint32_t dimms = t->rules.layer->host->nr_dimms;
+	const uint16_t *blocks = held(t, i);
+
+	for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+		x->takes[o] = share[o] > 0;
+		for (uint32_t d = 0; d < dimms; d++)
+			x->blocks[o][d] = share[o] * blocks[d];
+	}
+	for (uint32_t w = NDP_DOMAINS; w < t->ways; w++) {
+		const struct ndpi_cut *made = &t->made[i * MADE_WAYS + w - NDP_DOMAINS];
+
+		if (share[w] <= 0)
+			continue;
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			for (uint32_t d = 0; d < dimms; d++) {
+				x->blocks[o][d] += share[w] * made->blocks[o][d];
+				x->takes[o] = x->takes[o] || made->blocks[o][d];
+			}
+	}
+}
+
+/* To blocks, rounded down or @up in every DIMM; domain @rest gets what the others leave. */
+static void round_shares(const struct ndpi_table *t, struct ndpi_cut *cut, const struct exact *x,
+			 uint32_t rest, bool up)
 {
 	const uint32_t dimms = t->rules.layer->host->nr_dimms;
 	const uint16_t *blocks = held(t, cut->i);
@@ -80,10 +112,10 @@ static void round_shares(const struct ndpi_table *t, struct ndpi_cut *cut, const
 		uint32_t left = blocks[d];
 
 		for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
-			float exact = share[o] * blocks[d];
+			const float exact = x->blocks[o][d];
 			uint32_t n;
 
-			if (o == rest || share[o] <= 0)
+			if (o == rest || !x->takes[o])
 				continue;
 			n = up ? ceilf(exact - 1e-4f) : floorf(exact + 1e-4f);
 			if (n > left)
@@ -95,17 +127,46 @@ static void round_shares(const struct ndpi_table *t, struct ndpi_cut *cut, const
 	}
 }
 
+/*
+ * DIMMs that a row stands for got the same load on the mean; here the one that has
+ * most to do gets least. @load is without the expert.
+ */
+static void settle(const struct cutter *c, struct ndpi_cut *cut, const float *load)
+{
+	const struct ndp_host *host = c->t->rules.layer->host;
+	const uint8_t *row = c->t->row_of + FULL_CHANNELS + host->nr_channels;
+	const float *dimm = load + FULL_CHANNELS + host->nr_channels;
+	const uint16_t *ndp = cut->blocks[NDP_DOMAIN_NDP];
+
+	for (uint32_t a = 0; a < host->nr_dimms; a++)
+		for (uint32_t b = a + host->nr_channels; b < host->nr_dimms;
+		     b += host->nr_channels) {
+			if (row[a] != row[b] || ndp[a] == ndp[b] ||
+			    (ndp[a] < ndp[b]) == (dimm[a] > dimm[b]))
+				continue;
+			for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+				const uint16_t swap = cut->blocks[o][a];
+
+				cut->blocks[o][a] = cut->blocks[o][b];
+				cut->blocks[o][b] = swap;
+			}
+		}
+}
+
 /* The rounding that suits the loads so far best. */
 static void cut_expert(struct cutter *c, struct ndpi_cut *cut, const float *share)
 {
 	struct ndpi_cut candidate = { .i = cut->i };
-	const uint32_t domains = (share[0] > 0) + (share[1] > 0) + (share[2] > 0);
+	uint32_t domains;
+	struct exact x;
 	float best = HUGE_VALF;
 	uint32_t seen = 0;
 	ndpi_wide load;
 
+	to_exact(c->t, cut->i, share, &x);
+	domains = x.takes[0] + x.takes[1] + x.takes[2];
 	for (uint32_t rest = 0; rest < NDP_DOMAINS; rest++) {
-		if (share[rest] <= 0)
+		if (!x.takes[rest])
 			continue;
 		/* Of two domains, one up is the other down. */
 		if (seen++ && domains == 2)
@@ -113,7 +174,9 @@ static void cut_expert(struct cutter *c, struct ndpi_cut *cut, const float *shar
 		for (int up = 0; up < 2; up++) {
 			float s;
 
-			round_shares(c->t, &candidate, share, rest, up);
+			round_shares(c->t, &candidate, &x, rest, up);
+			if (c->t->made)
+				settle(c, &candidate, c->load);
 			memcpy(load, c->load, c->t->full_width * sizeof(float));
 			add_cut(c, &candidate, 1, load);
 			s = strain(c, load);
@@ -166,11 +229,15 @@ static void try_shift(const struct cutter *c, uint32_t k, const float *without, 
 		*best = (struct shift) { s, k, o, q, first, last };
 }
 
-/* All shifts of one expert between any two domains: of a block at the fullest DIMM, of one each. */
+/*
+ * All shifts of one expert between any two domains: of a block of every DIMM, of one
+ * DIMM a channel, and at the fullest DIMM.
+ */
 static void try_cut(const struct cutter *c, uint32_t k, uint32_t fullest, struct shift *best)
 {
 	const struct ndpi_table *t = c->t;
 	const uint32_t dimms = t->rules.layer->host->nr_dimms;
+	const uint32_t channels = t->rules.layer->host->nr_channels;
 	const uint16_t *blocks = held(t, c->cuts[k].i);
 	const bool everywhere = blocks[0] != t->rules.nr_blocks;
 	ndpi_wide without;
@@ -183,6 +250,10 @@ static void try_cut(const struct cutter *c, uint32_t k, uint32_t fullest, struct
 				continue;
 			if (everywhere)
 				try_shift(c, k, without, o, q, 0, dimms, best);
+			for (uint32_t d = 0; everywhere && channels < dimms && d < dimms;
+			     d += channels)
+				try_shift(c, k, without, o, q, d,
+					  d + channels < dimms ? d + channels : dimms, best);
 			if (fullest < dimms && blocks[fullest])
 				try_shift(c, k, without, o, q, fullest, fullest + 1, best);
 		}
@@ -219,6 +290,25 @@ static void polish(struct cutter *c)
 	}
 }
 
+/* Experts that are whole become cuts of one domain; @cuts then has all, in their order. */
+static void cut_whole_ones(struct cutter *c, const uint8_t *choice)
+{
+	const struct ndpi_table *t = c->t;
+	const uint32_t dimms = t->rules.layer->host->nr_dimms;
+	uint32_t k = c->nr;
+
+	for (uint32_t i = t->nr; i-- > 0;) {
+		if (k && c->cuts[k - 1].i == i) {
+			c->cuts[i] = c->cuts[--k];
+			continue;
+		}
+		memset(&c->cuts[i], 0, sizeof(c->cuts[i]));
+		c->cuts[i].i = i;
+		memcpy(c->cuts[i].blocks[choice[i]], held(t, i), dimms * sizeof(uint16_t));
+	}
+	c->nr = t->nr;
+}
+
 /* Rows to full order. */
 static void spread(const struct ndpi_table *t, const float *rows, float *full)
 {
@@ -233,12 +323,58 @@ static void add_shares(const struct ndpi_table *t, float *load, uint32_t i, cons
 {
 	ndpi_wide rows = { 0 }, full;
 
-	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+	for (uint32_t o = 0; o < t->ways; o++)
 		if (share[o] > 0)
 			ndpi_add(t, rows, i, o, sign * share[o]);
 	spread(t, rows, full);
 	for (uint32_t k = 0; k < t->full_width; k += 4)
 		*(ndpi_vec *)(load + k) += *(const ndpi_vec *)(full + k);
+}
+
+/*
+ * The experts that the solution divides and those whose whole way was made; those with most
+ * tokens first, so that the others can even out what they leave.
+ */
+static void cut_all(struct cutter *c, const uint8_t *choice, const struct ndpi_fluid *f,
+		    struct ndpi_arena arena)
+{
+	const struct ndpi_table *t = c->t;
+	uint64_t *keys = ndpi_take(&arena, t->nr * sizeof(*keys));
+	uint64_t *other = ndpi_take(&arena, t->nr * sizeof(*other));
+	uint32_t k = 0;
+
+	for (uint32_t i = 0; i < t->nr; i++) {
+		const bool divided = k < f->nr_divided && f->divided[k].i == i;
+		const uint32_t tokens = t->rules.layer->tokens[t->expert[i]];
+
+		if (!divided && choice[i] < NDP_DOMAINS)
+			continue;
+		/* Until it is its turn, @blocks[0][0] says which divided one it is. */
+		c->cuts[c->nr].i = i;
+		c->cuts[c->nr].blocks[0][0] = divided ? k++ : UINT16_MAX;
+		keys[c->nr] = (uint64_t)(UINT32_MAX - tokens) << 32 | c->nr;
+		c->nr++;
+	}
+	ndpi_sort(keys, other, c->nr);
+	for (uint32_t n = 0; n < c->nr; n++) {
+		struct ndpi_cut *cut = &c->cuts[(uint32_t)keys[n]];
+		const uint32_t i = cut->i;
+
+		if (cut->blocks[0][0] != UINT16_MAX) {
+			const float *share = f->divided[cut->blocks[0][0]].share;
+
+			add_shares(t, c->load, i, share, -1);
+			cut_expert(c, cut, share);
+		} else {
+			float share[WAYS_MAX] = { 0 };
+
+			share[choice[i]] = 1;
+			add_shares(t, c->load, i, share, -1);
+			*cut = t->made[i * MADE_WAYS + choice[i] - NDP_DOMAINS];
+			settle(c, cut, c->load);
+			add_cut(c, cut, 1, c->load);
+		}
+	}
 }
 
 uint32_t ndpi_split(const struct ndpi_table *t, uint8_t *choice, struct ndpi_cut *cuts,
@@ -258,17 +394,25 @@ uint32_t ndpi_split(const struct ndpi_table *t, uint8_t *choice, struct ndpi_cut
 		const uint32_t i = f->divided[k].i;
 
 		ndpi_add(t, sum, i, choice[i], -1);
-		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+		for (uint32_t o = 0; o < t->ways; o++)
 			if (f->divided[k].share[o] > 0)
 				ndpi_add(t, sum, i, o, f->divided[k].share[o]);
 	}
 	spread(t, sum, c.load);
-	for (uint32_t k = 0; k < f->nr_divided; k++) {
-		cuts[c.nr].i = f->divided[k].i;
-		add_shares(t, c.load, cuts[c.nr].i, f->divided[k].share, -1);
-		cut_expert(&c, &cuts[c.nr++], f->divided[k].share);
+	if (t->made) {
+		cut_all(&c, choice, f, arena);
+	} else {
+		for (uint32_t k = 0; k < f->nr_divided; k++) {
+			cuts[c.nr].i = f->divided[k].i;
+			add_shares(t, c.load, cuts[c.nr].i, f->divided[k].share, -1);
+			cut_expert(&c, &cuts[c.nr++], f->divided[k].share);
+		}
 	}
 	polish(&c);
+	if (ndpi_largest(c.load, t->full_width) > c.bound * far && t->nr <= FEW_EXPERTS) {
+		cut_whole_ones(&c, choice);
+		polish(&c);
+	}
 	*makespan_ns = ndpi_largest(c.load, t->full_width);
 	return c.nr;
 }

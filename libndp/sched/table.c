@@ -26,7 +26,9 @@ size_t ndpi_table_bytes(uint32_t experts, uint32_t nr_dimms)
 {
 	const size_t width = ndpi_pad4(FULL_CHANNELS + NDP_MAX_CHANNELS + nr_dimms);
 
-	return experts * (sizeof(uint32_t) + 3 + NDP_DOMAINS * (1 + width) * sizeof(float)) + 128;
+	return experts * (sizeof(uint32_t) + 3 +
+			  (NDP_DOMAINS + WAYS_MAX * width) * sizeof(float) +
+			  MADE_WAYS * sizeof(struct ndpi_cut)) + 128;
 }
 
 static float larger(float a, float b)
@@ -65,6 +67,17 @@ static void home_init(struct home *h, const struct ndpi_table *t, const uint16_t
 		h->slowest = larger(h->slowest, by_channel[c]);
 	if (!(t->rules.charges & NDP_CHARGE_CHANNELS))
 		memset(by_channel, 0, channels * sizeof(float));
+}
+
+/* As many blocks on every DIMM, and on every channel. */
+static bool lies_evenly(const struct home *h, const struct ndpi_table *t)
+{
+	const struct ndp_host *host = t->rules.layer->host;
+
+	for (uint32_t d = 1; d < host->nr_dimms; d++)
+		if (h->blocks[d] != h->blocks[0])
+			return false;
+	return host->nr_dimms % host->nr_channels == 0;
 }
 
 /* From full order to rows. */
@@ -264,6 +277,19 @@ static void list_experts(struct ndpi_table *t, bool *alike)
 	*alike = *alike && !t->sparse;
 }
 
+/* Blocks on the channel that resource @k, a channel or a DIMM, is or sits in. */
+static uint32_t on_channel(const struct ndpi_table *t, const struct home *home, uint32_t k)
+{
+	const struct ndp_host *host = t->rules.layer->host;
+	const uint32_t dimms_at = FULL_CHANNELS + host->nr_channels;
+	uint32_t sum = 0;
+
+	for (uint32_t d = (k < dimms_at ? k - FULL_CHANNELS : k - dimms_at) % host->nr_channels;
+	     d < host->nr_dimms; d += host->nr_channels)
+		sum += home->blocks[d];
+	return sum;
+}
+
 /* Rows: one for each resource, or for all that the only home of a layer loads alike. */
 static void choose_rows(struct ndpi_table *t, const struct home *home)
 {
@@ -279,7 +305,9 @@ static void choose_rows(struct ndpi_table *t, const struct home *home)
 			if ((k < dimms_at) == (from[q] < dimms_at) &&
 			    home->reads[from[q]] == home->reads[k] &&
 			    home->commands[from[q]] == home->commands[k] &&
-			    home->counts[from[q]] == home->counts[k])
+			    home->counts[from[q]] == home->counts[k] &&
+			    (t->ways == NDP_DOMAINS || on_channel(t, home, from[q]) ==
+						       on_channel(t, home, k)))
 				r = q;
 		t->row_of[k] = r;
 		if (r < t->rows) {
@@ -299,7 +327,7 @@ static void fill_expert(struct ndpi_table *t, uint32_t i, uint32_t domains, cons
 
 	t->can[i] = 0;
 	for (uint32_t domain = 0; domain < NDP_DOMAINS; domain++) {
-		float *v = t->values + ((size_t)i * NDP_DOMAINS + domain) * t->stride;
+		float *v = ndpi_values(t, i, domain);
 
 		t->longest[i * NDP_DOMAINS + domain] = HUGE_VALF;
 		if (!(domains & 1u << domain) || !ndpi_can(&t->rules, e, domain))
@@ -314,7 +342,7 @@ static void fill_expert(struct ndpi_table *t, uint32_t i, uint32_t domains, cons
 }
 
 int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struct ndp_layer *layer,
-		     const struct ndp_rate *cpu, uint32_t domains)
+		     const struct ndp_rate *cpu, uint32_t domains, bool divide)
 {
 	const struct ndp_host *host = layer->host;
 	struct home home = { .blocks = NULL };
@@ -334,11 +362,14 @@ int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struc
 	list_experts(t, &alike);
 	if (t->nr && !t->sparse)
 		home_init(&home, t, layer->blocks + (size_t)t->expert[0] * host->nr_dimms);
+	t->ways = divide && !t->sparse && !(alike && lies_evenly(&home, t)) ? WAYS_MAX : NDP_DOMAINS;
 	choose_rows(t, alike && t->nr ? &home : NULL);
 	if (alike && t->nr)
 		home_to_rows(&home, t);
 	t->stride = t->sparse ? SPARSE_STRIDE : t->width;
-	t->values = ndpi_take(arena, (size_t)t->experts * NDP_DOMAINS * t->stride * sizeof(float));
+	t->values = ndpi_take(arena, (size_t)t->experts * t->ways * t->stride * sizeof(float));
+	t->made = t->ways == NDP_DOMAINS ? NULL :
+		ndpi_take(arena, (size_t)t->experts * MADE_WAYS * sizeof(*t->made));
 	for (uint32_t i = 0; i < t->nr; i++) {
 		const uint16_t *blocks = layer->blocks + (size_t)t->expert[i] * host->nr_dimms;
 
@@ -358,4 +389,18 @@ float ndpi_sum(const struct ndpi_table *t, const uint8_t *choice, float *load)
 	for (uint32_t i = 0; i < t->nr; i++)
 		ndpi_add(t, load, i, choice[i], 1);
 	return ndpi_largest(load, t->width);
+}
+
+void ndpi_to_rows(const struct ndpi_table *t, const float *full, float *row)
+{
+	memset(row, 0, t->width * sizeof(float));
+	for (uint32_t k = 0; k < t->full; k++)
+		row[t->row_of[k]] += full[k] / t->members[t->row_of[k]];
+}
+
+void ndpi_price_to_full(const struct ndpi_table *t, const float *row, float *full)
+{
+	memset(full, 0, t->full_width * sizeof(float));
+	for (uint32_t k = 0; k < t->full; k++)
+		full[k] = row[t->row_of[k]] / t->members[t->row_of[k]];
 }
