@@ -10,9 +10,12 @@
 #ifndef NDP_NDP_H
 #define NDP_NDP_H
 
+#include <ndp/attach.h>
 #include <ndp/cpu.h>
 #include <ndp/device.h>
 #include <ndp/error.h>
+#include <ndp/gpu.h>
+#include <ndp/moe.h>
 #include <ndp/pack.h>
 #include <ndp/place.h>
 #include <ndp/placement.h>
