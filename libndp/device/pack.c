@@ -125,6 +125,17 @@ void ndp_expert_unpack_block(const void *src, const struct ndp_expert_shape *s, 
 			    at_most_tile(s->h_out, j), neurons);
 }
 
+void ndp_expert_pack_blocks(void *dst, const struct ndp_expert_shape *s, uint32_t first,
+			    uint32_t nr_blocks, const ndp_bf16 *gate, const ndp_bf16 *up,
+			    size_t ld_in, const ndp_bf16 *down, size_t ld_down)
+{
+	size_t bytes = ndp_expert_block_bytes(s);
+
+	for (uint32_t b = 0; b < nr_blocks; b++)
+		ndp_expert_pack_block((char *)dst + b * bytes, s, first + b, gate, up, ld_in, down,
+				      ld_down);
+}
+
 void ndp_matrix_pack_panel(void *dst, const struct ndp_matrix_shape *s, uint32_t panel,
 			   const ndp_bf16 *m, size_t ld)
 {

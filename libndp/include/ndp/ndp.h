@@ -16,6 +16,7 @@
 #include <ndp/error.h>
 #include <ndp/gpu.h>
 #include <ndp/moe.h>
+#include <ndp/model.h>
 #include <ndp/pack.h>
 #include <ndp/place.h>
 #include <ndp/placement.h>

@@ -54,6 +54,14 @@ uint32_t ndp_matrix_panels(const struct ndp_matrix_shape *s);
 void ndp_expert_pack_block(void *dst, const struct ndp_expert_shape *s, uint32_t block,
 			   const ndp_bf16 *gate, const ndp_bf16 *up, size_t ld_in,
 			   const ndp_bf16 *down, size_t ld_down);
+/*
+ * Packs blocks [first, first + nr_blocks) one after the other, @down of several at a
+ * time: the same bytes as one call for each, faster.  Where @dst is aligned to 64 bytes
+ * large packs go past the caches; another thread sees them after any release.
+ */
+void ndp_expert_pack_blocks(void *dst, const struct ndp_expert_shape *s, uint32_t first,
+			    uint32_t nr_blocks, const ndp_bf16 *gate, const ndp_bf16 *up,
+			    size_t ld_in, const ndp_bf16 *down, size_t ld_down);
 void ndp_expert_unpack_block(const void *src, const struct ndp_expert_shape *s, uint32_t block,
 			     ndp_bf16 *gate, ndp_bf16 *up, size_t ld_in,
 			     ndp_bf16 *down, size_t ld_down);
