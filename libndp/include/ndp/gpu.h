@@ -33,10 +33,11 @@ struct ndp_gpu_weights;
 struct ndp_gpu_queue;
 
 /*
- * @spec: "opencl", or "opencl:NAME" for the first device whose platform or device
- * name contains NAME (any case), or "opencl:P.D" by number.  @budget: the most bytes of
- * its memory that resident experts may take.  -ENODEV: no such device, with
- * what there is; -ENOSPC: more than it has, with the arithmetic.
+ * @spec: "opencl" for the first GPU, or else the first device; "opencl:NAME" for the first
+ * whose platform or device name contains NAME (any case); "opencl:P.D" by number.
+ * @budget: the most bytes of its memory that resident experts may take.  -EINVAL: no
+ * such kind; -ENODEV: no such device, with what there is; -ENOSPC: more than it has,
+ * with the arithmetic.
  */
 int ndp_gpu_open(struct ndp_gpu **gpu, const char *spec, uint64_t budget, struct ndp_error *err);
 /* All weights and queues must be gone. */
@@ -47,6 +48,7 @@ struct ndp_gpu_info {
 	uint64_t memory_bytes;
 	uint64_t budget_bytes;
 	uint64_t used_bytes;	/* resident, or on the way there */
+	bool is_cpu;		/* no GPU: OpenCL on the host's own cores */
 	bool lost;
 	uint64_t uploads;
 	uint64_t upload_bytes;
@@ -54,6 +56,13 @@ struct ndp_gpu_info {
 void ndp_gpu_info(struct ndp_gpu *gpu, struct ndp_gpu_info *info);
 
 /* ---- resident experts ------------------------------------------------ */
+
+/*
+ * 0: so many experts of this shape fit into what is left of the budget; -ENOSPC:
+ * the arithmetic, and how many do.
+ */
+int ndp_gpu_check_room(struct ndp_gpu *gpu, const struct ndp_expert_shape *shape,
+		       uint32_t experts, struct ndp_error *err);
 
 /*
  * Starts to copy all of an expert's @blocks to the GPU, through a bounded pool of
@@ -67,7 +76,10 @@ int ndp_gpu_upload(struct ndp_gpu_weights **w, struct ndp_gpu *gpu,
 int ndp_gpu_uploaded(const struct ndp_gpu_weights *w);
 /* As above, when the copy has ended. */
 int ndp_gpu_upload_wait(struct ndp_gpu_weights *w);
-/* Also while commands use it (it goes when they end) or while it is on its way. */
+/*
+ * Also while commands use it: its memory is free again when all these were waited
+ * for.  Also while it is on its way: @blocks is not read any more afterwards.
+ */
 void ndp_gpu_weights_free(struct ndp_gpu_weights *w);
 
 /* ---- computing ------------------------------------------------------- */
@@ -94,9 +106,10 @@ int ndp_gpu_queue_create(struct ndp_gpu_queue **q, struct ndp_gpu *gpu, uint32_t
 void ndp_gpu_queue_free(struct ndp_gpu_queue *q);
 
 /*
- * Copies x [x_rows][ldx elements] over, runs all jobs (those of one shape in one
- * launch) and brings y back; returns at once.  Jobs, rows, x and y must stay until
- * ndp_gpu_wait().  -EBUSY: the last call was not waited for.
+ * Copies x [x_rows][ldx elements] over, runs all jobs, many in one launch, and brings y
+ * back; returns at once.  y and the blocks of misses must stay until ndp_gpu_wait().  Jobs without tokens are skipped; when all are, nothing is sent.
+ * -EBUSY: the last call was not waited for; -EAGAIN: weights are still on their way;
+ * -EINVAL: what cannot be, or more than @q is for.
  */
 int ndp_gpu_submit(struct ndp_gpu_queue *q, const ndp_bf16 *x, size_t ldx, uint32_t x_rows,
 		   const struct ndp_gpu_job *jobs, uint32_t n, struct ndp_error *err);
