@@ -55,18 +55,24 @@ inlined ndp_bf16 round_f32(float f)
 	return round_bits(u);
 }
 
+/* All ones or zero: choosing by masks, as compilers leave branches in where they see ?:. */
+inlined uint32_t mask(int yes)
+{
+	return -(uint32_t)yes;
+}
+
 /* IEEE 754 binary16 to binary32, exact; a NaN keeps its payload. */
 inlined uint32_t widen_f16(uint32_t h)
 {
 	uint32_t magnitude = h & 0x7fff;
 	float small = (float)(int32_t)magnitude * 0x1p-24f;	/* below the normal ones */
+	uint32_t is_small = mask(magnitude < 0x0400);
+	uint32_t is_large = mask(magnitude >= 0x7c00);		/* infinity, NaN */
+	uint32_t bits = (magnitude << 13) + (112u << 23) + (is_large & 112u << 23);
 	uint32_t small_bits;
-	uint32_t bits = (magnitude << 13) + (112u << 23);
 
 	memcpy(&small_bits, &small, sizeof(small_bits));
-	bits = magnitude >= 0x7c00 ? bits + (112u << 23) : bits;
-	bits = magnitude < 0x0400 ? small_bits : bits;
-	return bits | (h & 0x8000) << 16;
+	return (bits & ~is_small) | (small_bits & is_small) | (h & 0x8000) << 16;
 }
 
 /* 2^(e - 128): half of the scale, for E2M1 in units of a half. */
