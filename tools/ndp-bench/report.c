@@ -18,6 +18,9 @@ struct bench_report {
 	bool json;
 	bool failed;		/* a bar */
 	bool begun;		/* something was printed */
+	char *pending;		/* bars that are printed after the table */
+	size_t pending_size;
+	FILE *pending_file;
 	char cpu[128];
 	json_t *root;
 	json_t *tables;
@@ -81,12 +84,34 @@ struct bench_report *report_start(int argc, char **argv, bool json)
 	return rep;
 }
 
-/* Whether text is printed now; before the first line comes the machine. */
+/* Where lines wait that must not stand between the rows of a table. */
+static FILE *pending(struct bench_report *rep)
+{
+	if (!rep->pending_file) {
+		rep->pending_file = open_memstream(&rep->pending, &rep->pending_size);
+		if (!rep->pending_file)
+			bench_die("out of memory");
+	}
+	return rep->pending_file;
+}
+
+/*
+ * Whether text is printed now, which is not a row; what waited comes before it, and
+ * before the first line of all the machine.
+ */
 static bool prints(struct bench_report *rep)
 {
 	if (!rep->json && !rep->begun)
 		printf("# %s, %u CPUs\n", rep->cpu, bench_cpus());
 	rep->begun = true;
+	if (rep->pending_file) {
+		fclose(rep->pending_file);
+		if (!rep->json)
+			fputs(rep->pending, stdout);
+		free(rep->pending);
+		rep->pending_file = NULL;
+		fflush(stdout);
+	}
 	return !rep->json;
 }
 
@@ -181,13 +206,6 @@ void bench_note(struct bench_report *rep, const char *format, ...)
 	}
 }
 
-static void print_bar(const char *bar, const char *name, double value, const char *sign,
-		      double limit, const char *verdict)
-{
-	printf("bar %s %s value=%.4g goal=%s%.4g %s\n", bar, name, value, sign, limit, verdict);
-	fflush(stdout);
-}
-
 void bench_bar(struct bench_report *rep, const char *bar, const char *name, double value,
 	       enum bench_goal goal, double limit)
 {
@@ -200,8 +218,8 @@ void bench_bar(struct bench_report *rep, const char *bar, const char *name, doub
 	json_array_append_new(rep->bars, must(json_pack("{s:s, s:s, s:o, s:s, s:f, s:s}", "bar",
 		bar, "name", name, "value", v, "goal", sign, "limit", limit, "verdict",
 		pass ? "pass" : "fail")));
-	if (prints(rep))
-		print_bar(bar, name, value, sign, limit, pass ? "pass" : "fail");
+	fprintf(pending(rep), "bar %s %s value=%.4g goal=%s%.4g %s\n", bar, name, value, sign,
+		limit, pass ? "pass" : "fail");
 }
 
 void bench_bar_skip(struct bench_report *rep, const char *bar, const char *name,
@@ -215,8 +233,7 @@ void bench_bar_skip(struct bench_report *rep, const char *bar, const char *name,
 	va_end(ap);
 	json_array_append_new(rep->bars, must(json_pack("{s:s, s:s, s:n, s:s, s:s}", "bar", bar,
 		"name", name, "value", "verdict", "skip", "reason", why)));
-	if (prints(rep))
-		printf("bar %s %s value=none goal=none skip # %s\n", bar, name, why);
+	fprintf(pending(rep), "bar %s %s value=none goal=none skip # %s\n", bar, name, why);
 }
 
 /* ---- the end ------------------------------------------------------------------ */
@@ -225,6 +242,7 @@ int report_end(struct bench_report *rep)
 {
 	int status = rep->failed ? BENCH_BAR_FAILED : BENCH_OK;
 
+	prints(rep);
 	if (rep->json) {
 		if (json_dumpf(rep->root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) < 0)
 			status = BENCH_FAILED;
