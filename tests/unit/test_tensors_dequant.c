@@ -130,7 +130,7 @@ static struct ndp_tensor tensor(enum ndp_dtype dtype, const void *data, uint64_t
 
 static void reads_every_f16(void **state)
 {
-	uint16_t *all = malloc(65536 * sizeof(*all));
+	uint16_t *all = calloc(65536, sizeof(*all));
 	struct ndp_tensor t = tensor(NDP_DTYPE_F16, all, 65536);
 
 	(void)state;
@@ -146,7 +146,7 @@ static void rounds_f32_to_nearest_even(void **state)
 {
 	static const uint16_t low[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
 	enum { N = 65536 * 6 };
-	uint32_t *all = malloc(N * sizeof(*all));
+	uint32_t *all = calloc(N, sizeof(*all));
 	struct ndp_tensor t = tensor(NDP_DTYPE_F32, all, N);
 
 	(void)state;
@@ -210,7 +210,7 @@ static void reads_any_span_at_any_alignment(void **state)
 
 		for (size_t shift = 0; shift < 4; shift++) {
 			/* The last byte of the data is the last of the allocation. */
-			uint8_t *data = malloc(bytes + shift);
+			uint8_t *data = calloc(1, bytes + shift);
 			struct ndp_tensor t = tensor(dtypes[d], data + shift, ELEMENTS);
 
 			assert_non_null(data);
