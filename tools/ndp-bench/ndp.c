@@ -8,17 +8,12 @@
  * nothing to do with each other.  x lies in the DIMMs already and y stays there:
  * what moves them is part of a layer (layer.c).
  */
-#include "bench.h"
+#include "ndp_set.h"
 
-#include <errno.h>
 #include <getopt.h>
-#include <ndp/ndp.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define MAX_TOKENS_LISTED 16
-#define DEPTH 64
 
 static const char usage[] =
 	"Usage: ndp-bench ndp [OPTION]...\n\n"
@@ -36,150 +31,21 @@ struct options {
 	unsigned int rounds;
 };
 
-/* Experts of one shape, dealt to the DIMMs in turn. */
-struct set {
-	struct ndp_device *dev;
-	struct ndp_queue *queue;
-	struct ndp_io *x, *y;
-	struct ndp_weights **weights;
-	uint32_t *dimms;
-	unsigned int n;
-	unsigned int next;
-	struct ndp_expert_shape shape;
-	size_t ldx, ldy;
-	uint32_t max_tokens;
-	/* of a run */
-	uint32_t tokens;
-	unsigned int commands;
-	uint32_t only;		/* DIMM; NDP_MAX_DIMMS: all in turn */
-	uint64_t modelled_ns;	/* of the last command */
-	unsigned int dirty;	/* rounds of the last measurement */
+struct measured {
+	double ns;		/* of a batch */
+	unsigned int dirty;	/* rounds */
 };
 
-static void check(int r, const char *what)
-{
-	if (r < 0)
-		bench_die("%s: %s", what, strerror(-r));
-}
-
-static uint32_t nth_dimm(uint32_t mask, unsigned int n)
-{
-	for (n %= (unsigned int)__builtin_popcount(mask); n; n--)
-		mask &= mask - 1;
-	return (uint32_t)__builtin_ctz(mask);
-}
-
-static void load_expert(struct set *s, unsigned int i, const void *blocks)
-{
-	const uint32_t n = ndp_expert_blocks(&s->shape);
-	struct ndp_placement p;
-	struct ndp_error err;
-
-	ndp_placement_local(&p, n, s->dimms[i]);
-	if (ndp_expert_create(&s->weights[i], s->dev, &s->shape, &p, 0, i, &err) < 0)
-		bench_die("expert %u of %u: %s", i, s->n, err.message);
-	check(ndp_weights_write(s->weights[i], 0, n, blocks), "weights");
-	check(ndp_weights_seal(s->weights[i]), "weights");
-}
-
-static void set_make(struct set *s, struct ndp_device *dev, uint32_t hidden, uint32_t neurons,
-		     unsigned int n, uint32_t max_tokens)
-{
-	struct ndp_device_info info;
-	struct bench_experts e;
-	struct ndp_error err;
-	ndp_bf16 *x;
-
-	check(ndp_device_info(dev, &info), "the device");
-	bench_experts_make(&e, hidden, neurons, 1, 7);
-	*s = (struct set){
-		.dev = dev, .n = n, .shape = e.shape, .ldx = (2 * hidden + 63) / 64 * 64,
-		.ldy = (4 * hidden + 63) / 64 * 64, .max_tokens = max_tokens,
-		.only = NDP_MAX_DIMMS,
-	};
-	s->weights = calloc(n, sizeof(struct ndp_weights *));
-	s->dimms = calloc(n, sizeof(*s->dimms));
-	x = calloc(max_tokens, s->ldx);
-	if (!s->weights || !s->dimms || !x)
-		bench_die("out of memory");
-	for (unsigned int i = 0; i < n; i++) {
-		s->dimms[i] = nth_dimm(info.dimm_mask, i);
-		load_expert(s, i, e.blocks[0]);
-	}
-	bench_experts_free(&e);
-	bench_random_bf16(x, max_tokens * s->ldx / sizeof(*x), 1, 3);
-	/* One y for each expert in flight: commands must not write the same one. */
-	if (ndp_io_create(&s->x, dev, 0, max_tokens * s->ldx, &err) < 0 ||
-	    ndp_io_create(&s->y, dev, 0, DEPTH * max_tokens * s->ldy, &err) < 0 ||
-	    ndp_queue_create(&s->queue, dev, DEPTH, &err) < 0)
-		bench_die("%s", err.message);
-	check(ndp_io_write(s->x, info.dimm_mask, 0, x, max_tokens * s->ldx), "x");
-	free(x);
-}
-
-static void set_free(struct set *s)
-{
-	ndp_queue_free(s->queue);
-	ndp_io_free(s->x);
-	ndp_io_free(s->y);
-	for (unsigned int i = 0; i < s->n; i++)
-		ndp_weights_free(s->weights[i]);
-	free(s->weights);
-	free(s->dimms);
-}
-
-static unsigned int next_expert(struct set *s)
-{
-	unsigned int i;
-
-	do {
-		i = s->next++ % s->n;
-	} while (s->only < NDP_MAX_DIMMS && s->dimms[i] != s->only);
-	return i;
-}
-
-/* A batch of s->commands, at most DEPTH, from pushing to the last result. */
-static void run_batch(void *arg)
-{
-	struct set *s = arg;
-	struct ndp_result results[DEPTH];
-	unsigned int done = 0;
-
-	for (unsigned int k = 0; k < s->commands; k++) {
-		unsigned int i = next_expert(s);
-		const struct ndp_cmd cmd = {
-			.op = NDP_OP_FFN_EXPERT, .weights = s->weights[i], .x = s->x, .y = s->y,
-			.x_mask = 1u << s->dimms[i], .tokens = s->tokens, .ldx = s->ldx,
-			.ldy = s->ldy, .y_off = k * s->max_tokens * s->ldy, .tag = k,
-		};
-
-		check(ndp_queue_push(s->queue, &cmd), "a command");
-	}
-	while (done < s->commands) {
-		int n = ndp_queue_wait(s->queue, results, DEPTH, s->commands - done);
-
-		if (n == -EINTR)
-			continue;
-		check(n, "waiting for commands");
-		for (int i = 0; i < n; i++) {
-			check(results[i].res, "a command");
-			s->modelled_ns = results[i].modelled_ns;
-		}
-		done += (unsigned int)n;
-	}
-}
-
-static double median_ns(struct set *s, unsigned int rounds)
+static struct measured measure(struct ndp_set *s, unsigned int rounds)
 {
 	struct bench_sampling sampling = { .want = rounds, .warmup = 2, .seconds = 5 };
-	struct bench_contender c = { .name = "commands", .run = run_batch, .arg = s };
-	double ns;
+	struct bench_contender c = { .name = "commands", .run = ndp_set_run, .arg = s };
+	struct measured m;
 
 	bench_sample(&sampling, &c, 1);
-	ns = bench_median(c.ns, sampling.rounds);
-	s->dirty = sampling.dirty;
+	m = (struct measured){ bench_median(c.ns, sampling.rounds), sampling.dirty };
 	bench_samples_free(&c, 1);
-	return ns;
+	return m;
 }
 
 /* ---- overhead ------------------------------------------------------------------ */
@@ -191,10 +57,10 @@ static void overhead(struct bench_report *rep, struct ndp_device *dev, unsigned 
 		{ "wall_us", "us a command\nwall", 12, 2 },
 		{ "modelled_us", "us a command\nmodelled", 12, 3 },
 	};
-	static const unsigned int batches[] = { 1, 8, DEPTH };
-	struct set s;
+	static const unsigned int batches[] = { 1, 8, NDP_SET_DEPTH };
+	struct ndp_set s;
 
-	set_make(&s, dev, 64, 32, 64, 1);
+	ndp_set_make(&s, dev, 64, 32, 64, 1, NDP_SET_DEPTH);
 	s.tokens = 1;
 	bench_table(rep, "overhead",
 		    "Commands with next to no work (64x32, one token, 12 KiB of weights)", columns,
@@ -203,11 +69,11 @@ static void overhead(struct bench_report *rep, struct ndp_device *dev, unsigned 
 		double ns;
 
 		s.commands = batches[i];
-		ns = median_ns(&s, rounds * 4) / batches[i];
+		ns = measure(&s, rounds * 4).ns / batches[i];
 		bench_row(rep, (struct bench_cell[]){ BENCH_NUM(batches[i]), BENCH_NUM(ns / 1e3),
 						      BENCH_NUM((double)s.modelled_ns / 1e3) });
 	}
-	set_free(&s);
+	ndp_set_free(&s);
 }
 
 /* ---- FFN ------------------------------------------------------------------------- */
@@ -224,23 +90,25 @@ static struct limits limits(unsigned int threads)
 	return (struct limits){ bench_read_gbps(threads), bf16 > fp32 ? bf16 : fp32 };
 }
 
-static void ffn_row(struct bench_report *rep, struct set *s, unsigned int dimms,
+static void ffn_row(struct bench_report *rep, struct ndp_set *s, unsigned int dimms,
 		    unsigned int rounds, const struct limits *l)
 {
 	const double bytes = (double)ndp_expert_blocks(&s->shape) *
 			     (double)ndp_expert_block_bytes(&s->shape);
 	const double flops = 6.0 * s->shape.h_in * s->shape.neurons * s->tokens;
+	struct measured m;
 	double ns, least, modelled;
 
 	s->commands = dimms;
-	ns = median_ns(s, rounds);
+	m = measure(s, rounds);
+	ns = m.ns;
 	modelled = (double)s->modelled_ns;
 	least = bytes / l->gbps > flops / l->gflops ? bytes / l->gbps : flops / l->gflops;
 	bench_row(rep, (struct bench_cell[]){
 		BENCH_NUM(s->tokens), BENCH_NUM(dimms), BENCH_NUM(ns / 1e3),
 		BENCH_NUM(bytes * dimms / ns), BENCH_NUM(flops * dimms / ns),
 		BENCH_NUM(100 * least * dimms / ns), BENCH_NUM(modelled / 1e3),
-		BENCH_NUM(bytes / modelled), BENCH_NUM(flops / modelled), BENCH_NUM(s->dirty),
+		BENCH_NUM(bytes / modelled), BENCH_NUM(flops / modelled), BENCH_NUM(m.dirty),
 	});
 }
 
@@ -264,10 +132,10 @@ static void ffn(struct bench_report *rep, struct ndp_device *dev, const struct o
 	uint32_t most = 1;
 	char title[160];
 	size_t bytes;
-	struct set s;
+	struct ndp_set s;
 	const struct ndp_expert_shape shape = { o->hidden, o->hidden, o->neurons };
 
-	check(ndp_device_info(dev, &info), "the device");
+	ndp_set_check(ndp_device_info(dev, &info), "the device");
 	dimms = (unsigned int)__builtin_popcount(info.dimm_mask);
 	for (unsigned int i = 0; i < o->nr_tokens; i++)
 		most = o->tokens[i] > most ? o->tokens[i] : most;
@@ -277,7 +145,7 @@ static void ffn(struct bench_report *rep, struct ndp_device *dev, const struct o
 	bytes = (size_t)ndp_expert_blocks(&shape) * ndp_expert_block_bytes(&shape);
 	/* On each DIMM more than any cache holds. */
 	n = (unsigned int)(4 * bench_cache_bytes() / bytes + 1) * dimms;
-	set_make(&s, dev, o->hidden, o->neurons, n, most);
+	ndp_set_make(&s, dev, o->hidden, o->neurons, n, most, dimms);
 	one = limits(1);
 	all = limits(dimms < bench_cpus() ? dimms : bench_cpus());
 	snprintf(title, sizeof(title), "FFNs of %ux%u, %u experts of %.1f MiB; limit: weights read "
@@ -287,13 +155,13 @@ static void ffn(struct bench_report *rep, struct ndp_device *dev, const struct o
 	bench_table(rep, "ffn", title, columns, sizeof(columns) / sizeof(columns[0]));
 	for (unsigned int i = 0; i < o->nr_tokens; i++) {
 		s.tokens = o->tokens[i];
-		s.only = nth_dimm(info.dimm_mask, 0);
+		s.only = ndp_set_dimm(info.dimm_mask, 0);
 		ffn_row(rep, &s, 1, o->rounds, &one);
 		s.only = NDP_MAX_DIMMS;
 		if (dimms > 1)
 			ffn_row(rep, &s, dimms, o->rounds, &all);
 	}
-	set_free(&s);
+	ndp_set_free(&s);
 }
 
 static void parse_shape(struct options *o, const char *text)
@@ -345,8 +213,8 @@ int bench_ndp(int argc, char **argv, struct bench_report *rep)
 		bench_usage("'%.40s' belongs to no option", argv[optind]);
 	if (ndp_open(&dev, o.device, &err) < 0)
 		bench_die("%s", err.message);
-	check(ndp_device_info(dev, &info), "the device");
-	check(ndp_dimm_info(dev, nth_dimm(info.dimm_mask, 0), &d), "a DIMM");
+	ndp_set_check(ndp_device_info(dev, &info), "the device");
+	ndp_set_check(ndp_dimm_info(dev, ndp_set_dimm(info.dimm_mask, 0), &d), "a DIMM");
 	bench_note(rep, "device %s, %d DIMMs; modelled: %.1f GB/s internal, %u GFLOP/s, %u ns a "
 		   "command", info.name, __builtin_popcount(info.dimm_mask),
 		   d.internal_mbps / 1e3, d.gflops, d.overhead_ns);
