@@ -285,6 +285,10 @@ int ndpi_gpu_plan_make(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_ops *op
 			plan->cols = jobs[i].shape.h_in;
 	}
 	r = cut(plan, jobs, n);
+	/* Room for all variants, so that what comes next with other numbers of tokens fits. */
+	if (!r && !add(&plan->parts, plan->waves.n * NDPI_GPU_VARIANTS))
+		r = -ENOMEM;
+	plan->parts.n = 0;
 	for (size_t w = 0; w < plan->waves.n && !r; w++)
 		r = add_parts(plan, ops, jobs, y, row0,
 			      (struct ndpi_gpu_wave *)plan->waves.data + w);

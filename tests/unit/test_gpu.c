@@ -5,7 +5,6 @@
  */
 #include "gpu_ref.h"
 
-
 static struct ndp_gpu *gpu;
 
 static int open_gpu(void **state)
