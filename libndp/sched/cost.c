@@ -209,11 +209,22 @@ static void add_commands(const struct ndpi_rules *r, uint32_t tokens, const uint
 	}
 }
 
+static bool none_of_four(const uint16_t *counts)
+{
+	uint64_t four;
+
+	memcpy(&four, counts, sizeof(four));
+	return !four;
+}
+
 /* The first DIMM with a count, and all blocks. */
 static uint32_t first_holder(const uint16_t *counts, uint32_t dimms, uint32_t *blocks)
 {
 	uint32_t first = 0, sum;
 
+	/* Most experts are in one DIMM: four at a time are none. */
+	while (first + 4 <= dimms && none_of_four(counts + first))
+		first += 4;
 	while (first < dimms && !counts[first])
 		first++;
 	if (first == dimms) {
@@ -221,8 +232,11 @@ static uint32_t first_holder(const uint16_t *counts, uint32_t dimms, uint32_t *b
 		return 0;
 	}
 	sum = counts[first];
-	for (uint32_t d = first + 1; d < dimms; d++)
+	for (uint32_t d = first + 1; d < dimms; d++) {
 		sum += counts[d];
+		while (!counts[d] && d + 5 <= dimms && none_of_four(counts + d + 1))
+			d += 4;
+	}
 	*blocks = sum;
 	return first;
 }

@@ -27,7 +27,7 @@ static const float tiny = 1e-6f;
 static const float least_pivot = 3e-5f;	/* of a step's largest entry */
 
 enum {
-	ENOUGH = 6,		/* candidates that a search collects for the steps after it */
+	ENOUGH = 4,		/* candidates that a search collects for the steps after it */
 	MOST_ROUNDS = 16,	/* of making ways */
 	NOT_EXPERT = UINT16_MAX,
 };
@@ -236,12 +236,18 @@ static enum leaving find_leaving(const struct simplex *s, uint32_t entering, flo
 				 uint32_t *at)
 {
 	enum leaving leaving = LEAVES_OWN_KEY;
-	float pivot = 0, least = 0;
+	ndpi_vec m = { 0 };
+	float pivot = 0, least;
 
 	/* A pivot that is rounding errors of the others would spoil the inverse. */
-	for (uint32_t k = 0; k < s->rows; k++)
-		least = fmaxf(least, fabsf(s->step[k]));
-	least = fmaxf(tiny, least_pivot * least);
+	for (uint32_t k = 0; k < s->width; k += 4) {
+		const ndpi_vec v = *(const ndpi_vec *)(s->step + k);
+
+		m = ndpi_max(m, ndpi_max(v, -v));
+	}
+	least = least_pivot * ndpi_largest_of(m);
+	if (least < tiny)
+		least = tiny;
 	*length = entering == NOT_EXPERT ? HUGE_VALF : 1;
 	*at = 0;
 	if (entering != NOT_EXPERT && s->first[entering])

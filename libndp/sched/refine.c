@@ -19,6 +19,7 @@ enum {
 	MOVERS = 16,		/* of the bottleneck's experts, how many are tried */
 	SWAPPERS = 3,		/* of those, how many in pairs */
 	MOST_SWAPS = 12,
+	RUN = 6,		/* sorted by inserting */
 };
 
 /* Steps that gain less are not worth their time. */
@@ -76,12 +77,26 @@ size_t ndpi_list_greedy_bytes(uint32_t experts)
 	return 2 * (size_t)experts * sizeof(uint64_t) + 32;
 }
 
-/* Rising; by merging, so that the time is the same for all inputs. */
+static void sort_run(uint64_t *keys, uint32_t n)
+{
+	for (uint32_t k = 1; k < n; k++) {
+		const uint64_t key = keys[k];
+		uint32_t at = k;
+
+		for (; at > 0 && keys[at - 1] > key; at--)
+			keys[at] = keys[at - 1];
+		keys[at] = key;
+	}
+}
+
+/* Rising; by merging, so that the time is much the same for all inputs. */
 void ndpi_sort(uint64_t *keys, uint64_t *other, uint32_t n)
 {
 	uint64_t *from = keys, *to = other;
 
-	for (uint32_t run = 1; run < n; run *= 2) {
+	for (uint32_t left = 0; left < n; left += RUN)
+		sort_run(keys + left, left + RUN < n ? RUN : n - left);
+	for (uint32_t run = RUN; run < n; run *= 2) {
 		uint64_t *swap = from;
 
 		for (uint32_t left = 0; left < n; left += 2 * run) {

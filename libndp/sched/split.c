@@ -189,6 +189,37 @@ static void cut_expert(struct cutter *c, struct ndpi_cut *cut, const float *shar
 	add_cut(c, cut, 1, c->load);
 }
 
+/* An expert in one DIMM: to the nearest blocks, which are small parts of it. */
+static void cut_local(struct cutter *c, struct ndpi_cut *cut, const float *share)
+{
+	const struct ndpi_table *t = c->t;
+	const uint32_t d = t->dimm_row[cut->i] - FULL_CHANNELS - t->rules.layer->host->nr_channels;
+	uint32_t left = t->rules.nr_blocks;
+	float owed = 0;
+
+	memset(cut->blocks, 0, sizeof(cut->blocks));
+	for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+		uint32_t n;
+
+		if (share[o] <= 0)
+			continue;
+		/* What is rounded away from one is owed to the next, so that the sum is right. */
+		owed += share[o] * t->rules.nr_blocks;
+		n = owed + 0.5f;
+		if (n > left)
+			n = left;
+		cut->blocks[o][d] = n;
+		owed -= n;
+		left -= n;
+	}
+	for (uint32_t o = 0; left; o++)
+		if (share[o] > 0) {
+			cut->blocks[o][d] += left;
+			left = 0;
+		}
+	add_cut(c, cut, 1, c->load);
+}
+
 /* ---- the finish ----------------------------------------------------------------- */
 
 /* A block of each DIMM of [first, last) that has one in domain @o goes to @q. */
@@ -229,32 +260,49 @@ static void try_shift(const struct cutter *c, uint32_t k, const float *without, 
 		*best = (struct shift) { s, k, o, q, first, last };
 }
 
+/* May it help resource @r that blocks leave domain @o? */
+static bool relieves(uint32_t o, uint32_t r)
+{
+	if (r == ROW_CPU)
+		return o != NDP_DOMAIN_NDP;
+	return r > ROW_CPU || o == NDP_DOMAIN_GPU;
+}
+
 /*
- * All shifts of one expert between any two domains: of a block of every DIMM, of one
- * DIMM a channel, and at the fullest DIMM.
+ * All shifts of one expert that may help resource @r: of a block of every DIMM, of one
+ * DIMM a channel, and of DIMM @r.
  */
-static void try_cut(const struct cutter *c, uint32_t k, uint32_t fullest, struct shift *best)
+static void try_cut(const struct cutter *c, uint32_t k, uint32_t r, struct shift *best)
 {
 	const struct ndpi_table *t = c->t;
 	const uint32_t dimms = t->rules.layer->host->nr_dimms;
 	const uint32_t channels = t->rules.layer->host->nr_channels;
+	const uint32_t fullest = r - FULL_CHANNELS - channels;
 	const uint16_t *blocks = held(t, c->cuts[k].i);
-	const bool everywhere = blocks[0] != t->rules.nr_blocks;
 	ndpi_wide without;
+	uint32_t home = 0;
 
+	while (!blocks[home])
+		home++;
+	if (blocks[home] < t->rules.nr_blocks)
+		home = dimms;
+	else if (r > ROW_CPU && r != FULL_CHANNELS + home % channels && home != fullest)
+		return;
 	memcpy(without, c->load, t->full_width * sizeof(float));
 	add_cut(c, &c->cuts[k], -1, without);
 	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
 		for (uint32_t q = 0; q < NDP_DOMAINS; q++) {
-			if (o == q || !(t->can[c->cuts[k].i] & 1u << q))
+			if (o == q || !relieves(o, r) || !(t->can[c->cuts[k].i] & 1u << q))
 				continue;
-			if (everywhere)
-				try_shift(c, k, without, o, q, 0, dimms, best);
-			for (uint32_t d = 0; everywhere && channels < dimms && d < dimms;
-			     d += channels)
+			if (home < dimms) {
+				try_shift(c, k, without, o, q, home, home + 1, best);
+				continue;
+			}
+			try_shift(c, k, without, o, q, 0, dimms, best);
+			for (uint32_t d = 0; channels < dimms && d < dimms; d += channels)
 				try_shift(c, k, without, o, q, d,
 					  d + channels < dimms ? d + channels : dimms, best);
-			if (fullest < dimms && blocks[fullest])
+			if (fullest < dimms)
 				try_shift(c, k, without, o, q, fullest, fullest + 1, best);
 		}
 }
@@ -262,7 +310,6 @@ static void try_cut(const struct cutter *c, uint32_t k, uint32_t fullest, struct
 static void polish(struct cutter *c)
 {
 	const struct ndpi_table *t = c->t;
-	const uint32_t dimms_at = FULL_CHANNELS + t->rules.layer->host->nr_channels;
 
 	for (uint32_t steps = 0; steps < POLISH_STEPS; steps++) {
 		const float largest = ndpi_largest(c->load, t->full_width);
@@ -279,7 +326,7 @@ static void polish(struct cutter *c)
 		for (uint32_t k = 0; k < c->nr; k++) {
 			const float before = best.strain;
 
-			try_cut(c, k, r >= dimms_at ? r - dimms_at : NDP_MAX_DIMMS, &best);
+			try_cut(c, k, r, &best);
 			found = found || best.strain < before;
 		}
 		if (!found)
@@ -321,8 +368,15 @@ static void spread(const struct ndpi_table *t, const float *rows, float *full)
 static void add_shares(const struct ndpi_table *t, float *load, uint32_t i, const float *share,
 		       float sign)
 {
-	ndpi_wide rows = { 0 }, full;
+	ndpi_wide rows, full;
 
+	if (t->sparse) {
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			if (share[o] > 0)
+				ndpi_add(t, load, i, o, sign * share[o]);
+		return;
+	}
+	memset(rows, 0, t->width * sizeof(float));
 	for (uint32_t o = 0; o < t->ways; o++)
 		if (share[o] > 0)
 			ndpi_add(t, rows, i, o, sign * share[o]);
@@ -405,7 +459,10 @@ uint32_t ndpi_split(const struct ndpi_table *t, uint8_t *choice, struct ndpi_cut
 		for (uint32_t k = 0; k < f->nr_divided; k++) {
 			cuts[c.nr].i = f->divided[k].i;
 			add_shares(t, c.load, cuts[c.nr].i, f->divided[k].share, -1);
-			cut_expert(&c, &cuts[c.nr++], f->divided[k].share);
+			if (t->sparse)
+				cut_local(&c, &cuts[c.nr++], f->divided[k].share);
+			else
+				cut_expert(&c, &cuts[c.nr++], f->divided[k].share);
 		}
 	}
 	polish(&c);

@@ -321,6 +321,74 @@ static void choose_rows(struct ndpi_table *t, const struct home *home)
 	t->width = ndpi_pad4(t->rows);
 }
 
+/* What does not depend on the expert, of whole ones in one DIMM. */
+struct local {
+	bool gpu, miss, cpu, ndp;
+	float gpu_memory, pcie, staging, cpu_memory, channel, dimm, ndp_memory, ndp_fixed;
+	float token_host, token_dimm_host, token_dimm;
+};
+
+static void local_init(struct local *l, const struct ndpi_rules *r, uint32_t domains)
+{
+	const float read = (float)r->block_read_ns * r->nr_blocks;
+
+	l->gpu = domains & 1u << NDP_DOMAIN_GPU && r->can_hit;
+	l->miss = domains & 1u << NDP_DOMAIN_GPU && r->can_miss;
+	l->cpu = domains & 1u << NDP_DOMAIN_CPU && r->can_cpu;
+	l->ndp = domains & 1u << NDP_DOMAIN_NDP && r->can_ndp;
+	l->gpu_memory = r->nr_blocks * (float)r->block_gpu_ns;
+	l->pcie = pcie_time(r, r->nr_blocks, r->nr_blocks);
+	l->staging = r->nr_blocks * (float)r->block_staging_ns;
+	l->cpu_memory = larger(r->nr_blocks * (float)r->block_cpu_ns, read);
+	l->channel = r->charges & NDP_CHARGE_CHANNELS ? read : 0;
+	l->dimm = r->charges & NDP_CHARGE_DIMM_READS ? read : 0;
+	l->ndp_memory = r->nr_blocks * (float)r->block_dimm_ns;
+	l->ndp_fixed = r->layer->host->dimm.overhead_ns;
+	l->token_host = r->token_host_ns;
+	l->token_dimm_host = r->charges & NDP_CHARGE_DIMM_READS ? l->token_host : 0;
+	l->token_dimm = r->token_dimm_ns;
+}
+
+static void way(struct ndpi_table *t, uint32_t i, uint32_t domain, ndpi_vec four, float dimm)
+{
+	float *v = ndpi_values(t, i, domain);
+	const float most = ndpi_largest_of(four);
+
+	*(ndpi_vec *)v = four;
+	*(ndpi_vec *)(v + SPARSE_DIMM) = (ndpi_vec) { dimm };
+	t->longest[i * NDP_DOMAINS + domain] = most > dimm ? most : dimm;
+	t->can[i] |= 1u << domain;
+}
+
+static void fill_local(struct ndpi_table *t, uint32_t i, const struct local *l)
+{
+	const struct ndpi_rules *r = &t->rules;
+	const uint32_t e = t->expert[i], tokens = r->layer->tokens[e];
+	float *longest = t->longest + i * NDP_DOMAINS;
+
+	longest[0] = longest[1] = longest[2] = HUGE_VALF;
+	t->can[i] = 0;
+	if (resident(r, e) ? l->gpu : l->miss) {
+		const float gpu = (float)r->layer->host->gpu.overhead_ns +
+				  larger(ndpi_gpu_ns(r, tokens), l->gpu_memory);
+
+		if (resident(r, e))
+			way(t, i, NDP_DOMAIN_GPU, (ndpi_vec) { gpu }, 0);
+		else
+			way(t, i, NDP_DOMAIN_GPU,
+			    (ndpi_vec) { gpu, l->pcie, l->staging, l->channel }, l->dimm);
+	}
+	if (l->cpu)
+		way(t, i, NDP_DOMAIN_CPU,
+		    (ndpi_vec) { 0, 0, (float)r->cpu->overhead_ns +
+				 larger(ndpi_cpu_ns(r, tokens), l->cpu_memory), l->channel },
+		    l->dimm);
+	if (l->ndp)
+		way(t, i, NDP_DOMAIN_NDP, (ndpi_vec) { 0, 0, 0, tokens * l->token_host },
+		    l->ndp_fixed + tokens * l->token_dimm_host +
+		    larger(ndpi_dimm_ns(r, tokens), l->ndp_memory + tokens * l->token_dimm));
+}
+
 static void fill_expert(struct ndpi_table *t, uint32_t i, uint32_t domains, const struct home *home)
 {
 	const uint32_t e = t->expert[i];
@@ -333,10 +401,7 @@ static void fill_expert(struct ndpi_table *t, uint32_t i, uint32_t domains, cons
 		if (!(domains & 1u << domain) || !ndpi_can(&t->rules, e, domain))
 			continue;
 		t->can[i] |= 1u << domain;
-		if (t->sparse)
-			fill_sparse(&t->rules, e, domain, t->rules.nr_blocks, v);
-		else
-			fill_row(&t->rules, e, domain, home, v, t->width);
+		fill_row(&t->rules, e, domain, home, v, t->width);
 		t->longest[i * NDP_DOMAINS + domain] = ndpi_largest(v, t->stride);
 	}
 }
@@ -346,6 +411,7 @@ int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struc
 {
 	const struct ndp_host *host = layer->host;
 	struct home home = { .blocks = NULL };
+	struct local local;
 	bool alike;
 	int r = 0;
 
@@ -370,13 +436,17 @@ int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struc
 	t->values = ndpi_take(arena, (size_t)t->experts * t->ways * t->stride * sizeof(float));
 	t->made = t->ways == NDP_DOMAINS ? NULL :
 		ndpi_take(arena, (size_t)t->experts * MADE_WAYS * sizeof(*t->made));
+	local_init(&local, &t->rules, domains);
 	for (uint32_t i = 0; i < t->nr; i++) {
 		const uint16_t *blocks = layer->blocks + (size_t)t->expert[i] * host->nr_dimms;
 
 		if (!t->sparse && !alike &&
 		    memcmp(home.blocks, blocks, host->nr_dimms * sizeof(*blocks)))
 			home_init(&home, t, blocks);
-		fill_expert(t, i, domains, &home);
+		if (t->sparse)
+			fill_local(t, i, &local);
+		else
+			fill_expert(t, i, domains, &home);
 		if (!t->can[i])
 			r = -ENODEV;
 	}
