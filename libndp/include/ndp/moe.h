@@ -46,10 +46,16 @@ struct ndp_moe_options {
 	struct ndp_gpu *gpu;
 	uint32_t domains;	/* that compute, of those that are there; 0: all of these */
 	const struct ndp_host *host;	/* what they cost, copied; NULL: a rough guess */
-	enum ndp_policy policy;
+	enum ndp_policy policy;	/* where one domain computes there is no choice, and no matter */
 	uint32_t charges;	/* enum ndp_charge; 0: all */
 	const char *placement;	/* ndp_placement_policy(); NULL: "local" */
-	bool deterministic;	/* fixed split of work, fixed order of sums; slower */
+	/*
+	 * The same bits for the same batch on any number of threads: experts are
+	 * whole and dealt to the domains by number, not by the policy, and results are
+	 * added up in a fixed order.  With DIMMs as long as nothing migrates.  For the
+	 * same bits of a token in any batch @cpu must be deterministic, too.
+	 */
+	bool deterministic;
 	bool adapt;		/* keep hot experts in GPU memory by the library's own prediction */
 	uint32_t load_threads;	/* 0: one for each CPU */
 	ndp_moe_progress progress;	/* called by one thread at a time; may be NULL */
@@ -108,7 +114,7 @@ struct ndp_domain_report {
 	uint32_t commands;
 	uint64_t tokens;	/* token-expert pairs, in each command */
 	uint64_t bytes;		/* of weights */
-	uint64_t wall_ns;	/* from submitting to the last result */
+	uint64_t wall_ns;	/* from submitting until the last result was taken */
 	double modelled_ns;	/* its most loaded resource, by the plan */
 };
 
@@ -120,14 +126,18 @@ struct ndp_moe_report {
 	uint64_t schedule_wall_ns;
 	uint64_t reduce_wall_ns;	/* what was left of it after the last domain ended */
 	double modelled_ns;	/* makespan of the plan */
-	uint64_t dimm_modelled_ns;	/* busiest DIMM, as the device says */
+	/*
+	 * Busiest DIMM, as the device says; a command that several DIMMs share counts
+	 * on each with the time of the slowest.
+	 */
+	uint64_t dimm_modelled_ns;
 	uint64_t x_bytes;	/* written to DIMMs */
 	uint64_t y_bytes;	/* read from DIMMs */
 	uint32_t retries;	/* commands, because weights had moved */
-	bool gpu_lost;		/* the GPU went away; its share was computed elsewhere */
+	bool gpu_lost;		/* the GPU went away, now or before; others compute its share */
 };
 
-/* For batches of up to @max_tokens. */
+/* For batches of up to @max_tokens; larger ones are computed in turns. */
 int ndp_moe_context_create(struct ndp_moe_context **ctx, struct ndp_moe *moe, uint32_t max_tokens,
 			   struct ndp_error *err);
 void ndp_moe_context_free(struct ndp_moe_context *ctx);

@@ -22,6 +22,7 @@
 #include <ndp/placement.h>
 #include <ndp/predict.h>
 #include <ndp/profile.h>
+#include <ndp/router.h>
 #include <ndp/sched.h>
 #include <ndp/tensors.h>
 
