@@ -167,7 +167,7 @@ struct bench_copier *bench_copier_start(unsigned int threads, size_t bytes);
 void bench_copier_stop(struct bench_copier *c);
 void bench_copier_run(void *copier);
 
-/* Medians of a few runs: GB/s read, GB/s copied (bytes copied, not moved twice). */
+/* The best of a few runs: GB/s read, GB/s copied (bytes copied, not moved twice). */
 double bench_read_gbps(unsigned int threads);
 double bench_copy_gbps(unsigned int threads);
 /*

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# ndp-calibrate: measures this host into a host profile, with the means of ndp-bench.
+TOOLS += ndp-calibrate
+ndp-calibrate_SRCS := $(addprefix tools/ndp-calibrate/,main.c curves.c on_gpu.c write.c) \
+	$(addprefix tools/ndp-bench/,stats.c machine.c data.c ndp_set.c)
+ndp-calibrate_LIBS := -ljansson
