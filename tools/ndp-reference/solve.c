@@ -449,6 +449,7 @@ int reference_ilp(const struct ndp_layer *layer, double known_ns, int limit_ms,
 	if (r < 0)
 		return r;
 	out->best_ns = isinf(known_ns) ? greedy_makespan(layer) : known_ns;
+	out->bound_ns = fmax(out->bound_ns, reference_count(layer, out->best_ns));
 	top_ns = out->best_ns;
 	while (top_ns - out->bound_ns > close_enough * top_ns) {
 		const double middle = (out->bound_ns + top_ns) / 2;
