@@ -7,13 +7,26 @@
  * Gate and up of a block are a row of such tiles (rows are neurons, columns
  * inputs), down is a column of them (rows are outputs, columns neurons), a
  * panel is like gate.  docs/hardware.md has the same as a formula.
+ *
+ * A tile is a transposed matrix of 32-bit words, so memory is what limits packing, if
+ * its 32 rows are asked for in time: hardware follows fewer streams than that.  Where the
+ * CPU has AVX2 whole tiles are transposed in registers, 8 by 8 words, while the rows of the
+ * tile after next are on their way; large packs are written past the caches, which would
+ * first read what is going to be overwritten.
  */
 #include <ndp/pack.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 #include <stdbool.h>
 #include <string.h>
 
 #define TILE 32
 #define TILE_ELEMENTS (TILE * TILE)
+/* Blocks whose part of a row of down is read in one go: 1 KiB. */
+#define GROUP_BLOCKS 16
+/* From here on it does not pay to keep what is written in the caches. */
+#define STREAM_BYTES (1u << 20)
 
 static uint32_t at_most_tile(uint32_t have, uint32_t begin)
 {
@@ -51,15 +64,122 @@ static void unpack_tile(const ndp_bf16 *tile, ndp_bf16 *dst, size_t ld, uint32_t
 			dst[r * ld + c] = tile[(c / 2 * TILE + r) * 2 + (c & 1)];
 }
 
+/* How tiles get to their place. */
+enum tile_path {
+	TILE_PLAIN,
+	TILE_AVX2,
+	TILE_AVX2_STREAM,	/* past the caches: 32-byte alignment, a fence at the end */
+};
+
+#ifdef __x86_64__
+/* 8 rows of 8 words from @src on become 8 rows of @dst, 32 words apart. */
+__attribute__((target("avx2"))) static inline void transpose8(float *dst, const ndp_bf16 *src,
+							      size_t ld)
+{
+	__m256 a[8], b[8];
+
+	for (int i = 0; i < 8; i++)
+		a[i] = _mm256_loadu_ps((const float *)(src + i * ld));
+	for (int i = 0; i < 8; i += 2) {
+		b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+		b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+	}
+	for (int i = 0; i < 8; i += 4) {
+		a[i] = (__m256)_mm256_unpacklo_pd((__m256d)b[i], (__m256d)b[i + 2]);
+		a[i + 1] = (__m256)_mm256_unpackhi_pd((__m256d)b[i], (__m256d)b[i + 2]);
+		a[i + 2] = (__m256)_mm256_unpacklo_pd((__m256d)b[i + 1], (__m256d)b[i + 3]);
+		a[i + 3] = (__m256)_mm256_unpackhi_pd((__m256d)b[i + 1], (__m256d)b[i + 3]);
+	}
+	for (int i = 0; i < 4; i++) {
+		_mm256_storeu_ps(dst + i * TILE, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+		_mm256_storeu_ps(dst + (i + 4) * TILE, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+	}
+}
+
+/* A whole tile; the one at @src + @ahead elements is fetched. */
+__attribute__((target("avx2"))) static void tile_avx2(ndp_bf16 *tile, const ndp_bf16 *src,
+						      size_t ld, size_t ahead)
+{
+	for (int r = 0; r < TILE; r += 8) {
+		transpose8((float *)tile + r, src + r * ld, ld);
+		transpose8((float *)tile + 8 * TILE + r, src + r * ld + TILE / 2, ld);
+		/* Past the end of a matrix this is no access, and nobody minds. */
+		for (int i = 0; i < 8; i++)
+			_mm_prefetch((const char *)((uintptr_t)src +
+						    ((r + i) * ld + ahead) * sizeof(*src)),
+				     _MM_HINT_T0);
+	}
+}
+
+__attribute__((target("avx2"))) static void tile_avx2_stream(ndp_bf16 *tile, const ndp_bf16 *src,
+							     size_t ld, size_t ahead)
+{
+	ndp_bf16 b[TILE_ELEMENTS] __attribute__((aligned(64)));
+
+	tile_avx2(b, src, ld, ahead);
+	for (size_t i = 0; i < TILE_ELEMENTS; i += 16)
+		_mm256_stream_si256((__m256i *)(tile + i), _mm256_load_si256((__m256i *)(b + i)));
+}
+
+static enum tile_path choose_path(const void *dst, size_t bytes)
+{
+	if (!__builtin_cpu_supports("avx2"))
+		return TILE_PLAIN;
+	return bytes >= STREAM_BYTES && (uintptr_t)dst % 64 == 0 ? TILE_AVX2_STREAM : TILE_AVX2;
+}
+
+static void end_path(enum tile_path path)
+{
+	if (path == TILE_AVX2_STREAM)
+		_mm_sfence();
+}
+#else
+static void tile_avx2(ndp_bf16 *tile, const ndp_bf16 *src, size_t ld, size_t ahead)
+{
+	(void)ahead;
+	pack_tile(tile, src, ld, TILE, TILE);
+}
+
+static void tile_avx2_stream(ndp_bf16 *tile, const ndp_bf16 *src, size_t ld, size_t ahead)
+{
+	tile_avx2(tile, src, ld, ahead);
+}
+
+static enum tile_path choose_path(const void *dst, size_t bytes)
+{
+	(void)dst;
+	(void)bytes;
+	return TILE_PLAIN;
+}
+
+static void end_path(enum tile_path path)
+{
+	(void)path;
+}
+#endif
+
+/* As pack_tile(), with whatever is fastest. */
+static void put_tile(enum tile_path path, ndp_bf16 *tile, const ndp_bf16 *src, size_t ld,
+		     uint32_t rows, uint32_t cols, size_t ahead)
+{
+	if (path == TILE_PLAIN || rows < TILE || cols < TILE)
+		pack_tile(tile, src, ld, rows, cols);
+	else if (path == TILE_AVX2)
+		tile_avx2(tile, src, ld, ahead);
+	else
+		tile_avx2_stream(tile, src, ld, ahead);
+}
+
 /* 32 rows from row @first on of a row-major [@have][@cols]. */
-static void pack_rows(ndp_bf16 *dst, const ndp_bf16 *src, size_t ld, uint32_t first, uint32_t have,
-		      uint32_t cols)
+static void pack_rows(enum tile_path path, ndp_bf16 *dst, const ndp_bf16 *src, size_t ld,
+		      uint32_t first, uint32_t have, uint32_t cols)
 {
 	uint32_t rows = at_most_tile(have, first);
 	size_t padded = round64(cols);
 
 	for (uint32_t c = 0; c < padded; c += TILE, dst += TILE_ELEMENTS)
-		pack_tile(dst, src + (size_t)first * ld + c, ld, rows, at_most_tile(cols, c));
+		put_tile(path, dst, src + (size_t)first * ld + c, ld, rows, at_most_tile(cols, c),
+			 2 * TILE);
 }
 
 static void unpack_rows(const ndp_bf16 *src, ndp_bf16 *dst, size_t ld, uint32_t first,
@@ -91,21 +211,54 @@ uint32_t ndp_matrix_panels(const struct ndp_matrix_shape *s)
 	return s->rows / NDP_BLOCK_ROWS + (s->rows % NDP_BLOCK_ROWS != 0);
 }
 
+/* Blocks that are together in @dst: gate and up of each, then down of all. */
+static void pack_group(enum tile_path path, char *dst, const struct ndp_expert_shape *s,
+		       uint32_t first, uint32_t nr_blocks, const ndp_bf16 *gate,
+		       const ndp_bf16 *up, size_t ld_in, const ndp_bf16 *down, size_t ld_down)
+{
+	size_t bytes = ndp_expert_block_bytes(s);
+	size_t part = TILE * round64(s->h_in);
+
+	for (uint32_t b = 0; b < nr_blocks; b++) {
+		ndp_bf16 *p = (ndp_bf16 *)(dst + b * bytes);
+		uint32_t row = (first + b) * NDP_BLOCK_ROWS;
+
+		pack_rows(path, p, gate, ld_in, row, s->neurons, s->h_in);
+		pack_rows(path, p + part, up, ld_in, row, s->neurons, s->h_in);
+	}
+	for (uint32_t j = 0; j < round64(s->h_out); j += TILE) {
+		for (uint32_t b = 0; b < nr_blocks; b++) {
+			ndp_bf16 *p = (ndp_bf16 *)(dst + b * bytes) + 2 * part + j * TILE;
+			uint32_t col = (first + b) * NDP_BLOCK_ROWS;
+
+			put_tile(path, p, down + (size_t)j * ld_down + col, ld_down,
+				 at_most_tile(s->h_out, j), at_most_tile(s->neurons, col),
+				 TILE * ld_down);
+		}
+	}
+}
+
+void ndp_expert_pack_blocks(void *dst, const struct ndp_expert_shape *s, uint32_t first,
+			    uint32_t nr_blocks, const ndp_bf16 *gate, const ndp_bf16 *up,
+			    size_t ld_in, const ndp_bf16 *down, size_t ld_down)
+{
+	size_t bytes = ndp_expert_block_bytes(s);
+	enum tile_path path = choose_path(dst, nr_blocks * bytes);
+
+	for (uint32_t b = 0; b < nr_blocks; b += GROUP_BLOCKS) {
+		uint32_t n = nr_blocks - b < GROUP_BLOCKS ? nr_blocks - b : GROUP_BLOCKS;
+
+		pack_group(path, (char *)dst + b * bytes, s, first + b, n, gate, up, ld_in, down,
+			   ld_down);
+	}
+	end_path(path);
+}
+
 void ndp_expert_pack_block(void *dst, const struct ndp_expert_shape *s, uint32_t block,
 			   const ndp_bf16 *gate, const ndp_bf16 *up, size_t ld_in,
 			   const ndp_bf16 *down, size_t ld_down)
 {
-	uint32_t first = block * NDP_BLOCK_ROWS;
-	uint32_t neurons = at_most_tile(s->neurons, first);
-	size_t part = TILE * round64(s->h_in);
-	ndp_bf16 *p = dst;
-
-	pack_rows(p, gate, ld_in, first, s->neurons, s->h_in);
-	pack_rows(p + part, up, ld_in, first, s->neurons, s->h_in);
-	p += 2 * part;
-	for (uint32_t j = 0; j < round64(s->h_out); j += TILE, p += TILE_ELEMENTS)
-		pack_tile(p, down + (size_t)j * ld_down + first, ld_down,
-			  at_most_tile(s->h_out, j), neurons);
+	pack_group(choose_path(dst, 0), dst, s, block, 1, gate, up, ld_in, down, ld_down);
 }
 
 void ndp_expert_unpack_block(const void *src, const struct ndp_expert_shape *s, uint32_t block,
@@ -125,19 +278,8 @@ void ndp_expert_unpack_block(const void *src, const struct ndp_expert_shape *s, 
 			    at_most_tile(s->h_out, j), neurons);
 }
 
-void ndp_expert_pack_blocks(void *dst, const struct ndp_expert_shape *s, uint32_t first,
-			    uint32_t nr_blocks, const ndp_bf16 *gate, const ndp_bf16 *up,
-			    size_t ld_in, const ndp_bf16 *down, size_t ld_down)
-{
-	size_t bytes = ndp_expert_block_bytes(s);
-
-	for (uint32_t b = 0; b < nr_blocks; b++)
-		ndp_expert_pack_block((char *)dst + b * bytes, s, first + b, gate, up, ld_in, down,
-				      ld_down);
-}
-
 void ndp_matrix_pack_panel(void *dst, const struct ndp_matrix_shape *s, uint32_t panel,
 			   const ndp_bf16 *m, size_t ld)
 {
-	pack_rows(dst, m, ld, panel * NDP_BLOCK_ROWS, s->rows, s->cols);
+	pack_rows(choose_path(dst, 0), dst, m, ld, panel * NDP_BLOCK_ROWS, s->rows, s->cols);
 }

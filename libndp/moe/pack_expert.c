@@ -56,26 +56,41 @@ size_t ndpi_pack_bytes(const struct model_expert *e, const struct ndp_expert_sha
 	return TILE_BYTES + group_neurons(s) * (2 * (size_t)s->h_in + s->h_out) * sizeof(ndp_bf16);
 }
 
+/* The 16 codes times 2^(scale - 127). */
+static void scale_codes(ndp_bf16 scaled[16], uint8_t scale)
+{
+	/* 0, 0.5, 1, 1.5, 2, 3, 4, 6 as BF16; the upper codes are the negative ones. */
+	static const ndp_bf16 values[8] = { 0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080,
+					    0x40c0 };
+
+	for (int i = 0; i < 8; i++) {
+		/* Adding to the exponent is exact while it stays one of a normal number. */
+		if (scale > 2 && scale < 252)
+			scaled[i] = i ? (ndp_bf16)(values[i] + ((scale - 127) << 7)) : 0;
+		else
+			scaled[i] = ndp_bf16_from_f32(scale == 255 ? NAN :
+						      ldexpf(ndp_bf16_to_f32(values[i]),
+							     scale - 127));
+		scaled[i + 8] = scaled[i] | 0x8000;
+	}
+}
+
 /* A range of elements; with scales it is whole groups. */
 static int read_run(const struct model_matrix *mat, uint64_t first, uint64_t count, ndp_bf16 *dst)
 {
-	static const float values[16] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6,
-					  -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6 };
 	const uint8_t *codes, *scales;
 
 	if (!mat->scales)
 		return ndp_tensor_read_bf16(mat->t, first, count, dst);
 	codes = (const uint8_t *)mat->t->data + first / 2;
 	scales = (const uint8_t *)mat->scales->data + first / 32;
-	for (; count; count -= 32, scales++) {
+	for (; count; count -= 32, dst += 32, codes += 16) {
 		ndp_bf16 scaled[16];
 
-		for (int i = 0; i < 16; i++)
-			scaled[i] = ndp_bf16_from_f32(*scales == 255 ? NAN :
-						      ldexpf(values[i], *scales - 127));
-		for (int i = 0; i < 16; i++, codes++) {
-			*dst++ = scaled[*codes & 15];
-			*dst++ = scaled[*codes >> 4];
+		scale_codes(scaled, *scales++);
+		for (int i = 0; i < 16; i++) {
+			dst[2 * i] = scaled[codes[i] & 15];
+			dst[2 * i + 1] = scaled[codes[i] >> 4];
 		}
 	}
 	return 0;

@@ -68,6 +68,69 @@ static void blocks_follow_the_formula(void **state)
 	}
 }
 
+/* Element by element again, as both have other paths for whole tiles. */
+static void check_blocks(const struct ref_expert *e, uint32_t first, uint32_t n, const char *packed)
+{
+	size_t bytes = ndp_expert_block_bytes(&e->shape), in = up64(e->shape.h_in);
+
+	for (uint32_t b = first; b < first + n; b++, packed += bytes) {
+		for (uint32_t m = 0; m < 32; m++) {
+			uint32_t row = 32 * b + m;
+			bool there = row < e->shape.neurons;
+
+			for (uint32_t k = 0; k < in; k++) {
+				size_t i = ((k >> 1) * 32 + m) * 2 + (k & 1);
+				bool inside = there && k < e->shape.h_in;
+
+				assert_int_equal(get(packed, 0, i),
+						 inside ? e->gate[row * e->ld_in + k] : 0);
+				assert_int_equal(get(packed, 64 * in, i),
+						 inside ? e->up[row * e->ld_in + k] : 0);
+			}
+			for (uint32_t j = 0; j < up64(e->shape.h_out); j++) {
+				size_t i = (j >> 5) * 1024 + ((m >> 1) * 32 + (j & 31)) * 2 + (m & 1);
+
+				assert_int_equal(get(packed, 128 * in, i),
+						 there && j < e->shape.h_out ?
+						 e->down[j * e->ld_down + row] : 0);
+			}
+		}
+	}
+}
+
+/* From a few bytes to what goes past the caches, at any alignment. */
+static void several_blocks_are_the_same_as_one_by_one(void **state)
+{
+	static const struct {
+		struct ndp_expert_shape shape;
+		uint32_t first, n;
+		size_t offset;
+	} cases[] = {
+		{ { 64, 64, 640 }, 0, 20, 0 },	  { { 100, 70, 1000 }, 3, 29, 0 },
+		{ { 512, 512, 544 }, 0, 17, 0 },  { { 512, 512, 544 }, 0, 17, 2 },
+		{ { 1000, 520, 333 }, 2, 9, 32 }, { { 512, 512, 544 }, 5, 1, 0 },
+		{ { 512, 512, 544 }, 17, 0, 0 },
+	};
+
+	UNUSED_STATE;
+	for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+		const struct ndp_expert_shape *s = &cases[c].shape;
+		struct ref_expert e = ref_expert_new(s->h_in, s->h_out, s->neurons, c + 1);
+		size_t bytes = cases[c].n * ndp_expert_block_bytes(s);
+		char *raw = aligned_alloc(64, bytes + 192), *packed = raw + cases[c].offset;
+
+		memset(raw, 0xee, bytes + 192);
+		ndp_expert_pack_blocks(packed, s, cases[c].first, cases[c].n, e.gate, e.up, e.ld_in,
+				       e.down, e.ld_down);
+		check_blocks(&e, cases[c].first, cases[c].n, packed);
+		for (size_t i = 0; i < cases[c].offset; i++)
+			assert_int_equal((unsigned char)raw[i], 0xee);
+		assert_int_equal((unsigned char)packed[bytes], 0xee);
+		free(raw);
+		ref_expert_free(&e);
+	}
+}
+
 static void unpacking_gives_the_weights_back(void **state)
 {
 	struct ref_expert e = ref_expert_new(100, 70, 67, 4);
@@ -181,6 +244,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(blocks_follow_the_formula),
+		cmocka_unit_test(several_blocks_are_the_same_as_one_by_one),
 		cmocka_unit_test(unpacking_gives_the_weights_back),
 		cmocka_unit_test(panels_follow_the_formula),
 		cmocka_unit_test(the_largest_shapes_do_not_overflow),
