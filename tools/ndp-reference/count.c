@@ -80,23 +80,17 @@ static uint32_t must_leave(const struct count *c, uint32_t d, double limit_ns)
 {
 	const double *ndp_ns = c->ndp_ns + c->first[d];
 	const uint32_t nr = c->first[d + 1] - c->first[d];
-	double kept_ns = 0;
-	uint32_t kept = 0;
 
-	/* Each that stays instead of leaving saves the DIMM a read. */
-	if (nr && isinf(c->read_ns[d])) {
-		while (kept < nr && kept_ns + ndp_ns[kept] <= limit_ns)
-			kept_ns += ndp_ns[kept++];
-		return kept < nr ? nr + 1 : 0;
+	for (uint32_t leaving = 0; leaving <= nr; leaving++) {
+		/* None can leave where nobody can read: 0 times infinity is no number. */
+		double busy_ns = leaving ? leaving * c->read_ns[d] : 0;
+
+		for (uint32_t i = 0; i < nr - leaving; i++)
+			busy_ns += ndp_ns[i];
+		if (busy_ns <= limit_ns)
+			return leaving;
 	}
-	for (uint32_t k = nr; k > 0; k--) {
-		kept_ns = (nr - k) * c->read_ns[d];
-		for (uint32_t i = 0; i < k; i++)
-			kept_ns += ndp_ns[i];
-		if (kept_ns <= limit_ns)
-			return nr - k;
-	}
-	return nr * c->read_ns[d] <= limit_ns ? nr : nr + 1;
+	return nr + 1;
 }
 
 static uint32_t can_be_read(const struct count *c, double limit_ns)
