@@ -47,6 +47,18 @@ t "--temperature nan" usage "--temperature" --model "$tiny" --prompt x --tempera
 t "--top-p 1.5" usage "--top-p wants a number from 0 to 1" --model "$tiny" --prompt x --top-p 1.5
 t "--top-k without a temperature" usage "--temperature" --model "$tiny" --prompt x --top-k 4
 t "--seed with nothing random" usage "nothing is random" --model "$tiny" --prompt x --seed 4
+t "--domains nothing" usage "--domains wants gpu, cpu or ndp" --model "$tiny" --prompt x --domains ''
+t "--domains of three names, one unknown" usage "'cpu,tpu'" --model "$tiny" --prompt x \
+	--domains cpu,tpu
+t "--domains twice the same" usage "each once" --model "$tiny" --prompt x --domains cpu,cpu
+t "--policy unknown" usage "trimoe, " --model "$tiny" --prompt x --policy best
+t "--threads without cpu" usage "without cpu in --domains" --model "$tiny" --prompt x --threads 2
+t "--gpu without gpu" usage "without gpu in --domains" --model "$tiny" --prompt x --gpu opencl
+t "--gpu-experts without gpu" usage "without gpu" --model "$tiny" --prompt x --gpu-experts 1G
+t "--gpu-experts of no bytes" usage "like 200M or 0" --model "$tiny" --prompt x --domains gpu \
+	--gpu-experts 3X
+t "--migrate without DIMMs" usage "--migrate wants DIMMs" --model "$tiny" --prompt x --migrate 5 \
+	--domains cpu
 t "--check is greedy" usage "--temperature has no use" --model "$tiny" --check r --temperature 1
 t "--check knows how many tokens" usage "--tokens has no use" --model "$tiny" --check r --tokens 9
 
@@ -82,6 +94,32 @@ t "a device that is not there" broken "/dev/ndp-none" --model "$tiny" --device /
 	--prompt x
 t "a trace file that cannot be written" broken "$work/none/trace" --model "$tiny" \
 	--device "$device" --prompt x --trace "$work/none/trace"
+
+t "a host profile that is not there" broken "no-such-host" --model "$tiny" --device "$device" \
+	--prompt x --host no-such-host
+
+# Budgets say their arithmetic, before anything is loaded: thecodacus/llama.cpp#7,
+# ggml-org/llama.cpp#27872, kvcache-ai/ktransformers#1835. An expert is 96 KiB.
+unused_gpu() {
+	ends 0 "$ndp_run" --model "$tiny" --domains gpu,cpu --gpu-experts 0 --prompt "int main(" \
+		--tokens 8 && says out "GPU unused" && sed -n 1p "$work/out" >"$work/without" &&
+		ends 0 "$ndp_run" --model "$tiny" --domains cpu --prompt "int main(" --tokens 8 &&
+		sed -n 1p "$work/out" | cmp - "$work/without"
+}
+t "--gpu-experts 0: the GPU is unused, which is printed" unused_gpu
+t "--gpu-experts 0 and nothing else" broken "add cpu or ndp" --model "$tiny" --domains gpu \
+	--gpu-experts 0 --prompt x
+t "a GPU budget below one expert" broken "does not hold one expert" --model "$tiny" --prompt x \
+	--domains gpu --gpu-experts 98303
+t "a GPU that is not there" broken "opencl:no such device" --model "$tiny" --prompt x --domains gpu \
+	--gpu "opencl:no such device"
+if "$ndp_run" --model "$tiny" --domains gpu --prompt x --tokens 1 >/dev/null 2>&1; then
+	gpu_too_small() {
+		broken "9830400 experts of" --model "$tiny" --domains gpu --gpu-experts 900G \
+			--prompt x && says err "needs 921600.0 MiB" ", at most "
+	}
+	t "a GPU budget beyond its memory" gpu_too_small
+fi
 
 # no_permission: the message has path, owner, mode and the group to join
 no_permission() {

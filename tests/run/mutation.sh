@@ -71,7 +71,7 @@ w1=model.layers.2.block_sparse_moe.experts.17.w1.weight
 t "a file that ends early" refused "truncated" truncate 100
 t "a tensor of another type" refused "'lm_head.weight' has dtype F16" set-dtype lm_head.weight F16
 t "a tensor of an unknown type" refused "unknown dtype 'Q4'" set-dtype lm_head.weight Q4
-t "an expert without its gate" refused "tensor '$w1' is missing" rename $w1 $w1.old
+t "an expert without its gate" refused "lacks '$w1'" rename $w1 $w1.old
 t "a tensor that nobody wants" refused "'model.layers.0.shared_expert.w1.weight'" \
 	add model.layers.0.shared_expert.w1.weight
 

@@ -9,7 +9,6 @@
 #include "attention.h"
 #include "error.h"
 #include "interrupt.h"
-#include "router.h"
 #include "vec.h"
 
 #include <errno.h>
@@ -23,7 +22,8 @@
 struct engine {
 	struct model *m;
 	struct trace *trace;
-	struct moe *moe;
+	struct ndp_moe_context *moe;
+	struct expert_stats stats;
 	uint32_t positions; /* most tokens altogether */
 	uint32_t batch; /* most tokens in a pass */
 	uint32_t pos; /* of the next token */
@@ -36,9 +36,6 @@ struct engine {
 	float *q; /* heads * head_dim */
 	float *attended; /* heads * head_dim */
 	float *delta; /* hidden */
-	float *router_logits; /* experts */
-	uint32_t *ids; /* experts_per_token */
-	float *weights; /* experts_per_token */
 	/* one token */
 	float *scores; /* positions */
 	float *logits; /* vocab */
@@ -70,8 +67,6 @@ static int alloc_buffers(struct engine *e, struct ndp_error *err)
 		{ &e->q, e->batch, q_cols },
 		{ &e->attended, e->batch, q_cols },
 		{ &e->delta, e->batch, c->hidden },
-		{ &e->router_logits, e->batch, c->experts },
-		{ &e->weights, e->batch, c->experts_per_token },
 		{ &e->scores, 1, e->positions },
 		{ &e->logits, 1, c->vocab },
 	};
@@ -81,9 +76,8 @@ static int alloc_buffers(struct engine *e, struct ndp_error *err)
 		r = alloc_floats(buffers[i].p, buffers[i].rows, buffers[i].cols, err);
 	if (r < 0)
 		return r;
-	e->ids = calloc((size_t)e->batch * c->experts_per_token, sizeof(*e->ids));
 	e->kv = calloc(c->layers, sizeof(*e->kv));
-	if (!e->ids || !e->kv)
+	if (!e->kv)
 		return fail(err, -ENOMEM, "out of memory");
 	for (uint32_t l = 0; l < c->layers && r == 0; l++) {
 		size_t kv_cols = (size_t)c->kv_heads * c->head_dim;
@@ -105,25 +99,19 @@ int engine_create(struct engine **out, struct model *m, uint32_t positions, stru
 {
 	const struct model_config *c = &m->config;
 	struct engine *e = calloc(1, sizeof(*e));
-	struct ndp_device_info info;
 	int r;
 
 	if (!e)
 		return fail(err, -ENOMEM, "out of memory");
-	r = ndp_device_info(m->dev, &info);
-	if (r < 0) {
-		fail(err, r, "the device cannot be asked: %s", strerror(-r));
-		goto error;
-	}
 	e->m = m;
 	e->trace = trace;
 	e->positions = smallest(positions, c->max_positions);
-	e->batch = smallest(smallest(MAX_BATCH, e->positions), info.max_tokens);
+	e->batch = smallest(MAX_BATCH, e->positions);
 	r = alloc_buffers(e, err);
 	if (r < 0)
 		goto error;
 	rope_table(e->cosines, e->sines, e->positions, c->head_dim, c->rope_theta);
-	r = moe_create(&e->moe, m->dev, c->hidden, e->batch, c->experts_per_token, err);
+	r = ndp_moe_context_create(&e->moe, m->moe, e->batch, err);
 	if (r < 0)
 		goto error;
 	*out = e;
@@ -138,7 +126,8 @@ void engine_free(struct engine *e)
 {
 	if (!e)
 		return;
-	moe_free(e->moe);
+	if (e->moe)
+		ndp_moe_context_free(e->moe);
 	for (uint32_t l = 0; e->kv && l < e->m->config.layers; l++) {
 		free(e->kv[l].k);
 		free(e->kv[l].v);
@@ -146,9 +135,6 @@ void engine_free(struct engine *e)
 	free(e->kv);
 	free(e->logits);
 	free(e->scores);
-	free(e->weights);
-	free(e->ids);
-	free(e->router_logits);
 	free(e->delta);
 	free(e->attended);
 	free(e->q);
@@ -164,9 +150,35 @@ void engine_reset(struct engine *e)
 	e->pos = 0;
 }
 
-const struct moe_stats *engine_moe_stats(const struct engine *e)
+const struct expert_stats *engine_expert_stats(const struct engine *e)
 {
-	return moe_stats(e->moe);
+	return &e->stats;
+}
+
+static void add_report(struct expert_stats *s, const struct ndp_moe_report *r)
+{
+	for (int d = 0; d < NDP_DOMAINS; d++) {
+		struct ndp_domain_report *to = &s->domain[d];
+		const struct ndp_domain_report *from = &r->domain[d];
+
+		to->experts += from->experts;
+		to->commands += from->commands;
+		to->tokens += from->tokens;
+		to->bytes += from->bytes;
+		to->wall_ns += from->wall_ns;
+		to->modelled_ns += from->modelled_ns;
+	}
+	s->passes++;
+	s->wall_ns += r->wall_ns;
+	s->route_wall_ns += r->route_wall_ns;
+	s->schedule_wall_ns += r->schedule_wall_ns;
+	s->reduce_wall_ns += r->reduce_wall_ns;
+	s->modelled_ns += r->modelled_ns;
+	s->dimm_modelled_ns += r->dimm_modelled_ns;
+	s->x_bytes += r->x_bytes;
+	s->y_bytes += r->y_bytes;
+	s->retries += r->retries;
+	s->gpu_lost |= r->gpu_lost;
 }
 
 static void norm_rows(struct engine *e, const float *w, uint32_t n)
@@ -212,21 +224,21 @@ static void attention_block(struct engine *e, uint32_t l, uint32_t n)
 static int expert_block(struct engine *e, uint32_t l, uint32_t n, struct ndp_error *err)
 {
 	const struct model_config *c = &e->m->config;
-	const struct model_layer *layer = &e->m->layers[l];
-	uint32_t k = c->experts_per_token;
+	struct ndp_moe_report report;
 	int r;
 
-	norm_rows(e, layer->post_norm, n);
-	matmul(e->router_logits, layer->router, e->normed, n, c->experts, c->hidden);
-	for (uint32_t t = 0; t < n; t++)
-		route(e->router_logits + (size_t)t * c->experts, c->experts, k, e->ids + t * k,
-		      e->weights + t * k);
-	if (e->trace)
-		trace_layer(e->trace, l, e->ids, n * k);
-	r = moe_forward(e->moe, l, layer->experts, c->experts, e->normed, n, k, e->ids,
-			e->weights, e->delta, err);
+	norm_rows(e, e->m->layers[l].post_norm, n);
+	r = ndp_moe_forward(e->moe, l, NDP_REGIME_AUTO, e->normed, c->hidden, n, e->delta,
+			    c->hidden, &report, err);
 	if (r < 0)
 		return r;
+	add_report(&e->stats, &report);
+	if (e->trace) {
+		uint32_t tokens;
+		const uint32_t *ids = ndp_moe_last_ids(e->moe, &tokens);
+
+		trace_layer(e->trace, l, ids, tokens * e->m->info.router.top_k);
+	}
 	add(e->x, e->delta, (size_t)n * c->hidden);
 	return 0;
 }

@@ -1,13 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * engine.h - runs tokens through the model: attention, norms and routing here,
- * experts on the DIMMs.
+ * engine.h - runs tokens through the model: attention and norms here, each layer's
+ * experts by the library, on whatever domains compute.
  */
 #ifndef NDP_RUN_ENGINE_H
 #define NDP_RUN_ENGINE_H
 
 #include "model.h"
 #include "trace.h"
+
+/* What all calls of ndp_moe_forward() reported, added up. */
+struct expert_stats {
+	struct ndp_domain_report domain[NDP_DOMAINS];
+	uint64_t passes;	/* of a layer */
+	uint64_t wall_ns;
+	uint64_t route_wall_ns;
+	uint64_t schedule_wall_ns;
+	uint64_t reduce_wall_ns;
+	double modelled_ns;	/* makespans of the plans */
+	uint64_t dimm_modelled_ns;
+	uint64_t x_bytes;
+	uint64_t y_bytes;
+	uint64_t retries;
+	bool gpu_lost;
+};
 
 struct engine;
 
@@ -30,6 +46,6 @@ void engine_reset(struct engine *e);
 int engine_feed(struct engine *e, const uint32_t *tokens, uint32_t n, const float **logits,
 		struct ndp_error *err);
 
-const struct moe_stats *engine_moe_stats(const struct engine *e);
+const struct expert_stats *engine_expert_stats(const struct engine *e);
 
 #endif

@@ -131,7 +131,7 @@ static json_t *dimms_array(const struct run *run)
 		struct ndp_counters l = report_difference(&run->after.link[d],
 							  &run->before.link[d]);
 
-		if (run->device.dimm_mask >> d & 1)
+		if (run->domains.device.dimm_mask >> d & 1)
 			json_array_append_new(a, json_pack("{s:o, s:o, s:o}",
 							   "dimm", integer(d),
 							   "compute", counters_object(&c),
@@ -152,7 +152,7 @@ static json_t *model_object(const struct run *run)
 			 "experts_per_token", integer(c->experts_per_token),
 			 "neurons", integer(c->neurons),
 			 "vocabulary", integer(c->vocab),
-			 "expert_bytes", integer(run->model->expert_bytes));
+			 "expert_bytes", integer(run->memory.dimm_bytes + run->memory.host_bytes));
 }
 
 static json_t *check_object(const struct run *run)
@@ -186,17 +186,82 @@ static json_t *migration_object(const struct run *run)
 			 "no_room", integer(run->migration.no_room));
 }
 
+/* Names of domains in the order in which they are printed. */
+static json_t *domains_object(const struct run *run)
+{
+	json_t *all = json_object();
+
+	for (int i = 0; i < NDP_DOMAINS; i++) {
+		const struct ndp_domain_report *d = &run->experts.domain[i];
+
+		json_object_set_new(all, domain_names[i], json_pack(
+			"{s:b, s:o, s:o, s:o, s:o, s:o, s:o}",
+			"computes", (int)(run->domains.mask >> i & 1),
+			"experts", integer(d->experts),
+			"commands", integer(d->commands),
+			"token_expert_pairs", integer(d->tokens),
+			"weight_bytes", integer(d->bytes),
+			"wall_ns", integer(d->wall_ns),
+			"modelled_ns", number(d->modelled_ns)));
+	}
+	return all;
+}
+
 static json_t *experts_object(const struct run *run)
 {
-	const struct moe_stats *s = &run->experts;
+	const struct expert_stats *s = &run->experts;
+	uint64_t pairs = 0, commands = 0;
 
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}",
-			 "commands", integer(s->commands),
-			 "token_expert_pairs", integer(s->expert_tokens),
+	for (int i = 0; i < NDP_DOMAINS; i++) {
+		pairs += s->domain[i].tokens;
+		commands += s->domain[i].commands;
+	}
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+			 "s:b}",
+			 "policy", string(ndp_policy_name(run->options->policy)),
+			 "host", run->domains.has_host ? string(run->domains.host.name) :
+			 json_null(),
+			 "layer_passes", integer(s->passes),
+			 "commands", integer(commands),
+			 "token_expert_pairs", integer(pairs),
 			 "retries", integer(s->retries),
-			 "modelled_ns", integer(s->modelled_ns),
+			 "wall_ns", integer(s->wall_ns),
+			 "route_wall_ns", integer(s->route_wall_ns),
+			 "schedule_wall_ns", integer(s->schedule_wall_ns),
+			 "reduce_wall_ns", integer(s->reduce_wall_ns),
+			 "modelled_ns", number(s->modelled_ns),
+			 "modelled_busiest_dimm_ns", integer(s->dimm_modelled_ns),
 			 "x_bytes", integer(s->x_bytes),
-			 "y_bytes", integer(s->y_bytes));
+			 "y_bytes", integer(s->y_bytes),
+			 "gpu_lost", (int)s->gpu_lost);
+}
+
+static json_t *device_object(const struct run *run)
+{
+	if (!run->domains.dev)
+		return json_null();
+	return json_pack("{s:o, s:o, s:o}",
+			 "name", string(run->domains.device.name),
+			 "domain", string(run->domains.device.domain),
+			 "dimm_mask", integer(run->domains.device.dimm_mask));
+}
+
+static json_t *gpu_object(const struct run *run)
+{
+	struct ndp_gpu_info info;
+
+	if (run->domains.gpu_unused)
+		return json_pack("{s:b}", "used", 0);
+	if (!run->domains.gpu)
+		return json_null();
+	ndp_gpu_info(run->domains.gpu, &info);
+	return json_pack("{s:b, s:o, s:b, s:o, s:o, s:o}",
+			 "used", 1,
+			 "name", string(info.name),
+			 "is_cpu", (int)info.is_cpu,
+			 "budget_bytes", integer(info.budget_bytes),
+			 "expert_bytes", integer(run->memory.gpu_bytes),
+			 "experts", integer(run->memory.gpu_experts));
 }
 
 static json_t *totals_object(const struct run *run)
@@ -233,15 +298,15 @@ static int print(FILE *f, json_t *v, struct ndp_error *err)
 
 int report_json(FILE *f, const struct run *run, struct ndp_error *err)
 {
-	return print(f, json_pack("{s:o, s:{s:o, s:o, s:o}, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+	return print(f, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
 				  "model", model_object(run),
-				  "device",
-				  "name", string(run->device.name),
-				  "domain", string(run->device.domain),
-				  "dimm_mask", integer(run->device.dimm_mask),
-				  "placement", string(run->options->placement),
+				  "device", device_object(run),
+				  "gpu", gpu_object(run),
+				  "placement", run->domains.dev ?
+				  string(run->options->placement) : json_null(),
 				  "prompts", prompts_array(run),
 				  "check", check_object(run),
+				  "domains", domains_object(run),
 				  "dimms", dimms_array(run),
 				  "totals", totals_object(run),
 				  "experts", experts_object(run),

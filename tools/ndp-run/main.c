@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
  * main.c - ndp-run: runs a Mixture-of-Experts language model with its experts on
- * NDP DIMMs, and checks it against a reference.
+ * NDP DIMMs, CPU and GPU, and checks it against a reference.
  *
  * Standard output is either text or one JSON document.  What went wrong is one
  * line on standard error, and with --json also the document.
@@ -39,7 +39,6 @@ static const char lost_while_running[] =
 /* Everything that has to be given back. */
 struct session {
 	const struct options *o;
-	struct ndp_device *dev;
 	struct reference *reference;
 	uint32_t *own_prompt; /* of --prompt and --prompt-file */
 	struct trace *trace;
@@ -59,13 +58,17 @@ static void progress_clear(void)
 		fputs("\r\033[K", stderr);
 }
 
-static int load_progress(uint32_t done, uint32_t total, struct ndp_error *err)
+/* Called by one thread at a time, maybe not this one. */
+static int load_progress(void *arg, uint32_t done, uint32_t total)
 {
+	struct ndp_error ignored;
+
+	(void)arg;
 	if (show_progress)
 		fprintf(stderr, "\rloading experts: %u of %u", done, total);
 	if (done == total)
 		progress_clear();
-	return interrupt_check(err);
+	return interrupt_check(&ignored);
 }
 
 /* ---- prompts ----------------------------------------------------------- */
@@ -237,21 +240,45 @@ static int run_prompt(struct session *s, struct run_prompt *p, struct ndp_error 
 static int open_and_lock(struct session *s, struct ndp_error *err)
 {
 	const struct options *o = s->o;
+	const struct domains *d = &s->run.domains;
 	int r;
 
-	r = ndp_open(&s->dev, o->device, err);
+	r = domains_open(&s->run.domains, o, err);
 	if (r < 0)
 		return r;
-	r = ndp_device_info(s->dev, &s->run.device);
-	if (r < 0)
-		return fail(err, r, "the device cannot be asked: %s", strerror(-r));
 	if (!o->lock)
 		return 0;
-	if (!o->lock_file && s->run.device.name[0] != '/')
-		return fail(err, -EINVAL, "the device '%s' has no node to lock: use --lock=FILE",
-			    s->run.device.name);
-	s->lock_fd = lock_take(o->lock_file ? o->lock_file : s->run.device.name, o->quiet, err);
+	if (!o->lock_file && (!d->dev || d->device.name[0] != '/'))
+		return fail(err, -EINVAL, "%s%s%s has no node to lock: use --lock=FILE",
+			    d->dev ? "the device '" : "a run without DIMMs",
+			    d->dev ? d->device.name : "", d->dev ? "'" : "");
+	s->lock_fd = lock_take(o->lock_file ? o->lock_file : d->device.name, o->quiet, err);
 	return s->lock_fd < 0 ? s->lock_fd : 0;
+}
+
+static int load_model(struct session *s, const struct model_config *c, struct ndp_error *err)
+{
+	const struct options *o = s->o;
+	struct domains *d = &s->run.domains;
+	struct ndp_moe_options options = {
+		.device = d->dev,
+		.cpu = d->cpu,
+		.host = d->has_host ? &d->host.host : NULL,
+		.policy = o->policy,
+		.placement = o->placement,
+		.deterministic = o->deterministic,
+		.progress = load_progress,
+	};
+	int r = model_open(&s->run.model, c, o->model, err);
+
+	if (r == 0)
+		r = domains_open_gpu(d, o, &s->run.model->info, err);
+	if (r < 0)
+		return r;
+	options.gpu = d->gpu;
+	options.domains = d->mask;
+	options.adapt = !!d->gpu;
+	return model_load_experts(s->run.model, &options, err);
 }
 
 static int run_prompts(struct session *s, uint32_t positions, struct ndp_error *err)
@@ -264,11 +291,12 @@ static int run_prompts(struct session *s, uint32_t positions, struct ndp_error *
 	r = engine_create(&s->engine, run->model, positions, s->trace, err);
 	if (r < 0)
 		return r;
-	r = report_snapshot(&run->before, s->dev, run->device.dimm_mask, err);
+	r = report_snapshot(&run->before, &run->domains, err);
 	if (r < 0)
 		return r;
 	if (s->o->migrate_ms) {
-		r = migrator_start(&s->migrator, run->model, s->o->migrate_ms, s->o->seed, err);
+		r = migrator_start(&s->migrator, run->model, run->domains.dev, s->o->migrate_ms,
+				   s->o->seed, err);
 		if (r < 0)
 			return r;
 	}
@@ -282,8 +310,9 @@ static int run_prompts(struct session *s, uint32_t positions, struct ndp_error *
 	}
 	if (r < 0)
 		return r;
-	run->experts = *engine_moe_stats(s->engine);
-	return report_snapshot(&run->after, s->dev, run->device.dimm_mask, err);
+	run->experts = *engine_expert_stats(s->engine);
+	ndp_moe_memory(run->model->moe, &run->memory);
+	return report_snapshot(&run->after, &run->domains, err);
 }
 
 static int report(struct session *s, struct ndp_error *err)
@@ -331,7 +360,7 @@ static int session_run(struct session *s, struct ndp_error *err)
 		return STATUS_FAILED;
 	interrupt_on_lost_memory(STATUS_FAILED, lost_while_loading);
 	start = wall_ns();
-	r = model_load(&s->run.model, s->dev, o->model, o->placement, load_progress, err);
+	r = load_model(s, &c, err);
 	s->run.load_wall_ns = wall_ns() - start;
 	interrupt_on_lost_memory(STATUS_FAILED, lost_while_running);
 	if (r == 0)
@@ -355,8 +384,7 @@ static void session_end(struct session *s)
 	trace_close(s->trace, &ignored);
 	engine_free(s->engine);
 	model_free(s->run.model);
-	if (s->dev)
-		ndp_close(s->dev);
+	domains_close(&s->run.domains);
 	if (s->lock_fd >= 0)
 		close(s->lock_fd);
 	for (uint32_t i = 0; i < s->run.nr_prompts; i++)

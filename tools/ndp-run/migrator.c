@@ -68,15 +68,14 @@ static int random_placement(struct migrator *g, uint32_t nr_blocks, struct ndp_p
 static int move_one(struct migrator *g)
 {
 	const struct model_config *c = &g->m->config;
-	const struct ndp_expert_shape shape = { c->hidden, c->hidden, c->neurons };
 	uint32_t l = random_below(&g->random, c->layers);
 	uint32_t e = random_below(&g->random, c->experts);
-	struct ndp_weights *w = g->m->layers[l].experts[e].weights;
+	struct ndp_weights *w = ndp_moe_weights(g->m->moe, l, e);
 	struct ndp_placement p;
 	struct ndp_move move;
 	int r;
 
-	r = random_placement(g, ndp_expert_blocks(&shape), &p);
+	r = random_placement(g, ndp_expert_blocks(&g->m->info.routed), &p);
 	if (r < 0)
 		return fail(&g->error, r, "no placement for layer %u expert %u: %s", l, e,
 			    strerror(-r));
@@ -131,14 +130,14 @@ static int start_thread(struct migrator *g)
 	return -r;
 }
 
-int migrator_start(struct migrator **out, struct model *m, uint32_t period_ms, uint64_t seed,
-		   struct ndp_error *err)
+int migrator_start(struct migrator **out, struct model *m, struct ndp_device *dev,
+		   uint32_t period_ms, uint64_t seed, struct ndp_error *err)
 {
 	struct ndp_device_info info;
 	struct migrator *g;
 	int r;
 
-	r = ndp_device_info(m->dev, &info);
+	r = ndp_device_info(dev, &info);
 	if (r < 0)
 		return fail(err, r, "the device cannot be asked: %s", strerror(-r));
 	if (__builtin_popcount(info.dimm_mask) < 2)

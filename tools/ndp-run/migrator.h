@@ -18,11 +18,12 @@ struct migrator_stats {
 struct migrator;
 
 /*
- * Moves a random expert of @m to a random placement, all of it on one DIMM or
- * spread over a random set of them, waits @period_ms, and so on.  Needs two DIMMs.
+ * Moves a random expert of @m, which lies on @dev, to a random placement, all of it
+ * on one DIMM or spread over a random set of them, waits @period_ms, and so on.
+ * Needs two DIMMs.
  */
-int migrator_start(struct migrator **g, struct model *m, uint32_t period_ms, uint64_t seed,
-		   struct ndp_error *err);
+int migrator_start(struct migrator **g, struct model *m, struct ndp_device *dev,
+		   uint32_t period_ms, uint64_t seed, struct ndp_error *err);
 
 /*
  * Ends the thread, after the move it is busy with, and says what it did.  Frees

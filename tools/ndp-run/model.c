@@ -2,10 +2,11 @@
 /*
  * model.c - see model.h.
  *
- * Names of tensors: Hugging Face transformers, MixtralForCausalLM; w1 is gate, w3
- * is up, w2 is down, all as Linear layers keep them, [outputs][inputs].  A tensor
- * that the configuration wants and the files lack is refused by name, and so is
- * one that the files have and nobody wants: it would be left out of the result.
+ * Names of tensors: Hugging Face transformers, MixtralForCausalLM; all as Linear
+ * layers keep them, [outputs][inputs].  A tensor that the configuration wants and the
+ * files lack is refused by name, and so is one that the files have and nobody wants:
+ * it would be left out of the result.  Those of a layer's experts are the library's,
+ * which does the same.
  */
 #include "model.h"
 #include "error.h"
@@ -19,15 +20,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* At most so many tensors are used. */
+#define LAYER_TENSORS 6
+#define SHARED_TENSORS 3
+
 struct loader {
 	struct model *m;
 	const struct ndp_tensors *tensors;
-	const char *policy;
-	model_progress progress;
 	struct ndp_error *err;
-	const struct ndp_tensor **used; /* NULL: not recorded any more */
+	const struct ndp_tensor **used;
 	size_t nr_used;
-	uint32_t experts_done;
 };
 
 static int find(struct loader *ld, const struct ndp_tensor **t, uint64_t rows, uint64_t cols,
@@ -52,8 +54,7 @@ static int find(struct loader *ld, const struct ndp_tensor **t, uint64_t rows, u
 		return fail(ld->err, -EINVAL,
 			    "%s: tensor '%s' has dtype %s, this program runs BF16", (*t)->file,
 			    name, ndp_dtype_name((*t)->dtype));
-	if (ld->used)
-		ld->used[ld->nr_used++] = *t;
+	ld->used[ld->nr_used++] = *t;
 	return 0;
 }
 
@@ -115,7 +116,6 @@ static int load_layer(struct loader *ld, uint32_t l)
 		{ "self_attn.v_proj", kv_rows, c->hidden, &layer->v },
 		{ "self_attn.o_proj", c->hidden, q_rows, &layer->o },
 		{ "post_attention_layernorm", 0, c->hidden, &layer->post_norm },
-		{ "block_sparse_moe.gate", c->experts, c->hidden, &layer->router },
 	};
 
 	for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
@@ -132,36 +132,6 @@ static int load_layer(struct loader *ld, uint32_t l)
 	return 0;
 }
 
-static int find_matrix(struct loader *ld, const struct ndp_tensor **t, uint32_t l, uint32_t e,
-		       const char *which)
-{
-	const struct model_config *c = &ld->m->config;
-	bool down = !strcmp(which, "w2");
-
-	return find(ld, t, down ? c->hidden : c->neurons, down ? c->neurons : c->hidden,
-		    "model.layers.%u.block_sparse_moe.experts.%u.%s.weight", l, e, which);
-}
-
-/* Every expert is complete: seen before the first one is loaded. */
-static int find_experts(struct loader *ld)
-{
-	static const char *const names[] = { "w1", "w3", "w2" };
-	const struct model_config *c = &ld->m->config;
-
-	for (uint32_t l = 0; l < c->layers; l++) {
-		for (uint32_t e = 0; e < c->experts; e++) {
-			for (int i = 0; i < 3; i++) {
-				const struct ndp_tensor *t;
-				int r = find_matrix(ld, &t, l, e, names[i]);
-
-				if (r < 0)
-					return r;
-			}
-		}
-	}
-	return 0;
-}
-
 static int by_address(const void *a, const void *b)
 {
 	uintptr_t x = (uintptr_t)*(const struct ndp_tensor *const *)a;
@@ -170,15 +140,21 @@ static int by_address(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Tensors that may be left out: they follow from the configuration or from others. */
+/*
+ * Tensors that may be left out: they follow from the configuration or from others, or
+ * are for the library to find or to refuse.
+ */
 static bool redundant(const struct model_config *c, const char *name)
 {
 	const char *dot = strrchr(name, '.');
+	unsigned int layer;
+	int end = 0;
 
+	if (sscanf(name, "model.layers.%5u.block_sparse_moe.%n", &layer, &end) == 1 && end > 0)
+		return layer < c->layers;
 	return (dot && !strcmp(dot, ".inv_freq")) || (c->tied && !strcmp(name, "lm_head.weight"));
 }
 
-/* Ends the record of what was used. */
 static int refuse_unused(struct loader *ld)
 {
 	const struct ndp_tensor **used = ld->used;
@@ -195,228 +171,63 @@ static int refuse_unused(struct loader *ld)
 				 "that config.json describes",
 				 t->file, t->name);
 	}
-	free(used);
-	ld->used = NULL;
 	return r;
 }
 
-/* An expert's three matrices, in ordinary memory: mapped files may not be packed from. */
-struct matrices {
-	ndp_bf16 *gate;
-	ndp_bf16 *up;
-	ndp_bf16 *down;
-};
-
-static int read_matrix(struct loader *ld, ndp_bf16 *dst, uint32_t l, uint32_t e,
-		       const char *which)
-{
-	const struct ndp_tensor *t;
-	int r;
-
-	r = find_matrix(ld, &t, l, e, which);
-	if (r < 0)
-		return r;
-	r = ndp_tensor_read_bf16(t, 0, t->elements, dst);
-	if (r < 0)
-		return fail(ld->err, r, "%s: tensor '%s' cannot be read: %s", t->file, t->name,
-			    strerror(-r));
-	return 0;
-}
-
-static int read_expert(struct loader *ld, const struct matrices *mat, uint32_t l, uint32_t e)
-{
-	int r;
-
-	r = read_matrix(ld, mat->gate, l, e, "w1");
-	if (r < 0)
-		return r;
-	r = read_matrix(ld, mat->up, l, e, "w3");
-	if (r < 0)
-		return r;
-	return read_matrix(ld, mat->down, l, e, "w2");
-}
-
-static struct ndp_expert_shape expert_shape(const struct model_config *c)
-{
-	return (struct ndp_expert_shape){ c->hidden, c->hidden, c->neurons };
-}
-
-static int place(struct loader *ld, uint32_t l, uint32_t e, uint32_t dimm_mask,
-		 struct ndp_placement *p)
-{
-	const struct model_config *c = &ld->m->config;
-	const struct ndp_expert_shape shape = expert_shape(c);
-
-	return ndp_placement_policy(p, ld->policy, l * c->experts + e, ndp_expert_blocks(&shape),
-				    dimm_mask, ld->err);
-}
-
-static int load_expert(struct loader *ld, const struct matrices *mat, uint32_t l, uint32_t e,
-		       uint32_t dimm_mask)
-{
-	const struct model_config *c = &ld->m->config;
-	struct moe_expert *expert = &ld->m->layers[l].experts[e];
-	const struct ndp_expert_shape shape = expert_shape(c);
-	struct ndp_placement p;
-	int r;
-
-	r = read_expert(ld, mat, l, e);
-	if (r < 0)
-		return r;
-	r = place(ld, l, e, dimm_mask, &p);
-	if (r < 0)
-		return r;
-	r = ndp_expert_create(&expert->weights, ld->m->dev, &shape, &p, 0,
-			      (uint64_t)l << 32 | e, ld->err);
-	if (r < 0)
-		return r;
-	r = ndp_expert_load(expert->weights, mat->gate, mat->up, c->hidden, mat->down, c->neurons);
-	if (r == 0)
-		r = ndp_weights_seal(expert->weights);
-	if (r < 0)
-		return fail(ld->err, r, "layer %u expert %u cannot be written to the DIMMs: %s", l,
-			    e, strerror(-r));
-	expert->mask = ndp_placement_mask(&p);
-	return ld->progress ? ld->progress(++ld->experts_done, c->layers * c->experts, ld->err) : 0;
-}
-
-/* Says what does not fit, with its arithmetic, before anything is loaded. */
-static int check_room(struct loader *ld, uint32_t dimm_mask, uint64_t quota_left)
-{
-	const struct model_config *c = &ld->m->config;
-	const struct ndp_expert_shape shape = expert_shape(c);
-	uint64_t block_bytes = ndp_expert_block_bytes(&shape);
-	uint64_t wanted[NDP_MAX_DIMMS] = { 0 };
-	uint64_t total = 0;
-	struct ndp_placement p;
-	int r;
-
-	for (uint32_t n = 0; n < c->layers * c->experts; n++) {
-		r = place(ld, n / c->experts, n % c->experts, dimm_mask, &p);
-		if (r < 0)
-			return r;
-		for (uint32_t i = 0; i < p.nr_ranges; i++)
-			wanted[p.ranges[i].dimm] += p.ranges[i].nr_blocks * block_bytes;
-	}
-	for (uint32_t d = 0; d < NDP_MAX_DIMMS; d++) {
-		struct ndp_dimm_info info;
-
-		if (!wanted[d])
-			continue;
-		r = ndp_dimm_info(ld->m->dev, d, &info);
-		if (r < 0)
-			return fail(ld->err, r, "DIMM %u cannot be asked for its memory: %s", d,
-				    strerror(-r));
-		if (wanted[d] > info.free_bytes)
-			return fail(ld->err, -ENOSPC, "DIMM %u would have to hold %" PRIu64
-				    " bytes of experts (--placement %s) and has %" PRIu64
-				    " free: use another placement, or more or larger DIMMs", d,
-				    wanted[d], ld->policy, info.free_bytes);
-		total += wanted[d];
-	}
-	if (total > quota_left)
-		return fail(ld->err, -EDQUOT, "the experts need %" PRIu64 " bytes and %" PRIu64
-			    " are left of this user's quota: raise it or end other programs", total,
-			    quota_left);
-	ld->m->expert_bytes = total;
-	return 0;
-}
-
-static int load_experts(struct loader *ld)
-{
-	const struct model_config *c = &ld->m->config;
-	size_t elements = (size_t)c->neurons * c->hidden;
-	struct ndp_device_info info;
-	struct matrices mat = { 0 };
-	int r;
-
-	r = ndp_device_info(ld->m->dev, &info);
-	if (r < 0)
-		return fail(ld->err, r, "the device cannot be asked: %s", strerror(-r));
-	r = check_room(ld, info.dimm_mask, info.quota_bytes ?
-		       info.quota_bytes - info.used_bytes : UINT64_MAX);
-	if (r < 0)
-		return r;
-	mat.gate = calloc(elements, sizeof(*mat.gate));
-	mat.up = calloc(elements, sizeof(*mat.up));
-	mat.down = calloc(elements, sizeof(*mat.down));
-	if (!mat.gate || !mat.up || !mat.down)
-		r = fail(ld->err, -ENOMEM, "out of memory for an expert of 3 x %zu weights",
-			 elements);
-	for (uint32_t l = 0; l < c->layers && r == 0; l++)
-		for (uint32_t e = 0; e < c->experts && r == 0; e++)
-			r = load_expert(ld, &mat, l, e, info.dimm_mask);
-	free(mat.down);
-	free(mat.up);
-	free(mat.gate);
-	return r;
-}
-
-static int load(struct loader *ld)
+static int read_tensors(struct loader *ld)
 {
 	const struct model_config *c = &ld->m->config;
 	int r;
 
 	ld->m->layers = calloc(c->layers, sizeof(*ld->m->layers));
-	if (!ld->m->layers)
+	ld->used = calloc((size_t)c->layers * LAYER_TENSORS + SHARED_TENSORS, sizeof(*ld->used));
+	if (!ld->m->layers || !ld->used)
 		return fail(ld->err, -ENOMEM, "out of memory for %u layers", c->layers);
-	for (uint32_t l = 0; l < c->layers; l++) {
-		ld->m->layers[l].experts = calloc(c->experts, sizeof(struct moe_expert));
-		if (!ld->m->layers[l].experts)
-			return fail(ld->err, -ENOMEM, "out of memory for %u experts", c->experts);
-	}
-	ld->used = calloc(ndp_tensors_count(ld->tensors) + 1, sizeof(*ld->used));
-	if (!ld->used)
-		return fail(ld->err, -ENOMEM, "out of memory");
 	r = load_shared(ld);
 	for (uint32_t l = 0; l < c->layers && r == 0; l++)
 		r = load_layer(ld, l);
-	if (r == 0)
-		r = find_experts(ld);
-	if (r == 0)
-		r = refuse_unused(ld);
-	return r < 0 ? r : load_experts(ld);
+	return r < 0 ? r : refuse_unused(ld);
 }
 
-int model_load(struct model **out, struct ndp_device *dev, const char *dir, const char *policy,
-	       model_progress progress, struct ndp_error *err)
+int model_open(struct model **out, const struct model_config *config, const char *dir,
+	       struct ndp_error *err)
 {
-	struct loader ld = { .policy = policy, .progress = progress, .err = err };
-	struct ndp_tensors *tensors;
 	struct model *m = calloc(1, sizeof(*m));
+	struct loader ld = { .m = m, .err = err };
 	int r;
 
 	if (!m)
 		return fail(err, -ENOMEM, "out of memory");
-	m->dev = dev;
-	r = config_load(&m->config, dir, err);
-	if (r < 0)
-		goto error;
-	r = ndp_tensors_open(&tensors, dir, err);
-	if (r < 0)
-		goto error;
-	ld.m = m;
-	ld.tensors = tensors;
-	r = load(&ld);
-	free(ld.used);
-	ndp_tensors_close(tensors);
-	if (r < 0)
-		goto error;
+	m->config = *config;
+	r = ndp_model_open(&m->files, dir, err);
+	if (r == 0) {
+		ndp_model_info(m->files, &m->info);
+		ld.tensors = ndp_model_tensors(m->files);
+		r = read_tensors(&ld);
+		free(ld.used);
+	}
+	if (r < 0) {
+		model_free(m);
+		return r;
+	}
 	*out = m;
 	return 0;
-
-error:
-	model_free(m);
-	return r;
 }
 
-static void layer_free(struct model_layer *layer, uint32_t nr_experts)
+int model_load_experts(struct model *m, const struct ndp_moe_options *options,
+		       struct ndp_error *err)
 {
-	for (uint32_t e = 0; layer->experts && e < nr_experts; e++)
-		if (layer->experts[e].weights)
-			ndp_weights_free(layer->experts[e].weights);
-	free(layer->experts);
-	free(layer->router);
+	int r = ndp_moe_load(&m->moe, m->files, options, err);
+
+	if (r < 0)
+		return r;
+	ndp_model_close(m->files);
+	m->files = NULL;
+	return 0;
+}
+
+static void layer_free(struct model_layer *layer)
+{
 	free(layer->post_norm);
 	free(layer->o);
 	free(layer->v);
@@ -429,8 +240,12 @@ void model_free(struct model *m)
 {
 	if (!m)
 		return;
+	if (m->moe)
+		ndp_moe_free(m->moe);
+	if (m->files)
+		ndp_model_close(m->files);
 	for (uint32_t l = 0; m->layers && l < m->config.layers; l++)
-		layer_free(&m->layers[l], m->config.experts);
+		layer_free(&m->layers[l]);
 	free(m->layers);
 	if (m->output != m->embedding)
 		free(m->output);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <ndp/sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,11 +14,19 @@ const char options_usage[] =
 	"Usage: ndp-run --model DIR (--prompt TEXT | --prompt-file FILE | --check REFERENCE)\n"
 	"       ndp-run --list\n"
 	"\n"
-	"Runs a Mixture-of-Experts language model with its experts on NDP DIMMs.\n"
+	"Runs a Mixture-of-Experts language model with its experts on NDP DIMMs, CPU and GPU.\n"
 	"\n"
 	"  --model DIR          folder with config.json and safetensors files (Mixtral)\n"
 	"  --device DEV         /dev/ndp0, or soft:dimms=4,size=256M for an emulation in this\n"
 	"                       process (default: the first device found)\n"
+	"  --domains LIST       what computes experts: ndp, cpu, gpu, or several (default: ndp)\n"
+	"  --policy NAME        who computes what: split, trimoe, ... (default: split)\n"
+	"  --host PROFILE       what that costs: a name or file of ndp-calibrate (default: a guess)\n"
+	"  --threads N          of the cpu domain (default: one for each CPU)\n"
+	"  --gpu SPEC           opencl, opencl:NAME or opencl:PLATFORM.DEVICE (default: opencl)\n"
+	"  --gpu-experts BYTES  of GPU memory for experts, like 200M (default: as many as fit);\n"
+	"                       0 leaves the GPU unused\n"
+	"  --deterministic      the same bits each time; slower\n"
 	"  --placement POLICY   local, striped, spread:K or dimm:D (default: local)\n"
 	"  --migrate MS         keep moving random experts, one every MS milliseconds\n"
 	"  --check REFERENCE    compare with reference.json: all tokens, best logits\n"
@@ -39,7 +48,8 @@ const char options_usage[] =
 	"130 interrupted.\n";
 
 enum {
-	OPT_MODEL = 256, OPT_DEVICE, OPT_PLACEMENT, OPT_MIGRATE, OPT_CHECK, OPT_PROMPT,
+	OPT_MODEL = 256, OPT_DEVICE, OPT_DOMAINS, OPT_POLICY, OPT_HOST, OPT_THREADS, OPT_GPU,
+	OPT_GPU_EXPERTS, OPT_DETERMINISTIC, OPT_PLACEMENT, OPT_MIGRATE, OPT_CHECK, OPT_PROMPT,
 	OPT_PROMPT_FILE, OPT_TOKENS, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_SEED, OPT_TRACE,
 	OPT_LOCK, OPT_LIST, OPT_JSON, OPT_QUIET, OPT_HELP,
 };
@@ -47,6 +57,13 @@ enum {
 static const struct option longopts[] = {
 	{ "model", required_argument, NULL, OPT_MODEL },
 	{ "device", required_argument, NULL, OPT_DEVICE },
+	{ "domains", required_argument, NULL, OPT_DOMAINS },
+	{ "policy", required_argument, NULL, OPT_POLICY },
+	{ "host", required_argument, NULL, OPT_HOST },
+	{ "threads", required_argument, NULL, OPT_THREADS },
+	{ "gpu", required_argument, NULL, OPT_GPU },
+	{ "gpu-experts", required_argument, NULL, OPT_GPU_EXPERTS },
+	{ "deterministic", no_argument, NULL, OPT_DETERMINISTIC },
 	{ "placement", required_argument, NULL, OPT_PLACEMENT },
 	{ "migrate", required_argument, NULL, OPT_MIGRATE },
 	{ "check", required_argument, NULL, OPT_CHECK },
@@ -103,6 +120,67 @@ static int parse_float(const char *name, const char *text, float max, float *val
 	return 0;
 }
 
+/* Digits and K, M or G. */
+static int parse_bytes(const char *name, const char *text, uint64_t *value, struct ndp_error *err)
+{
+	static const char units[] = "KMG";
+	unsigned int shift = 0;
+	char *end;
+
+	errno = 0;
+	*value = strtoull(text, &end, 10);
+	if (!errno && end != text && *end && strchr(units, *end) && !end[1]) {
+		shift = 10 * (unsigned int)(strchr(units, *end) - units + 1);
+		end++;
+	}
+	if (errno || end == text || *end || text[0] < '0' || text[0] > '9' ||
+	    *value > UINT64_MAX >> 1 >> shift)
+		return fail(err, -EINVAL, "--%s wants bytes, like 200M or 0, not '%.60s'", name,
+			    text);
+	*value <<= shift;
+	return 0;
+}
+
+static int parse_domains(const char *text, uint32_t *mask, struct ndp_error *err)
+{
+	static const struct {
+		const char *name;
+		enum ndp_domain domain;
+	} names[] = {
+		{ "gpu", NDP_DOMAIN_GPU }, { "cpu", NDP_DOMAIN_CPU }, { "ndp", NDP_DOMAIN_NDP },
+	};
+	const char *at = text;
+
+	*mask = 0;
+	for (;;) {
+		size_t n = strcspn(at, ","), i = 0;
+
+		while (i < 3 && (strlen(names[i].name) != n || strncmp(names[i].name, at, n)))
+			i++;
+		if (i == 3 || *mask >> names[i].domain & 1)
+			return fail(err, -EINVAL, "--domains wants gpu, cpu or ndp, or several of "
+				    "them divided by commas, each once, not '%.60s'", text);
+		*mask |= 1u << names[i].domain;
+		if (!at[n])
+			return 0;
+		at += n + 1;
+	}
+}
+
+static int parse_policy(const char *text, int *policy, struct ndp_error *err)
+{
+	char names[200] = "";
+
+	*policy = ndp_policy_parse(text);
+	if (*policy >= 0)
+		return 0;
+	for (int p = 0; p < NDP_POLICIES; p++) {
+		strncat(names, p ? ", " : "", sizeof(names) - strlen(names) - 1);
+		strncat(names, ndp_policy_name(p), sizeof(names) - strlen(names) - 1);
+	}
+	return fail(err, -EINVAL, "--policy wants one of %s, not '%.60s'", names, text);
+}
+
 static int parse_one(struct options *o, int opt, struct ndp_error *err)
 {
 	switch (opt) {
@@ -111,6 +189,23 @@ static int parse_one(struct options *o, int opt, struct ndp_error *err)
 		return 0;
 	case OPT_DEVICE:
 		o->device = optarg;
+		return 0;
+	case OPT_DOMAINS:
+		return parse_domains(optarg, &o->domains, err);
+	case OPT_POLICY:
+		return parse_policy(optarg, &o->policy, err);
+	case OPT_HOST:
+		o->host = optarg;
+		return 0;
+	case OPT_THREADS:
+		return parse_u32("threads", optarg, 1, 4096, &o->threads, err);
+	case OPT_GPU:
+		o->gpu = optarg;
+		return 0;
+	case OPT_GPU_EXPERTS:
+		return parse_bytes("gpu-experts", optarg, &o->gpu_experts, err);
+	case OPT_DETERMINISTIC:
+		o->deterministic = true;
 		return 0;
 	case OPT_PLACEMENT:
 		o->placement = optarg;
@@ -158,6 +253,33 @@ static int parse_one(struct options *o, int opt, struct ndp_error *err)
 	}
 }
 
+/* Options of a domain want that domain, those of DIMMs want DIMMs. */
+static int check_domains(const struct options *o, const bool *given, struct ndp_error *err)
+{
+	static const struct {
+		int option;
+		enum ndp_domain domain;
+		const char *name;
+	} of[] = {
+		{ OPT_THREADS, NDP_DOMAIN_CPU, "cpu" },
+		{ OPT_GPU, NDP_DOMAIN_GPU, "gpu" },
+		{ OPT_GPU_EXPERTS, NDP_DOMAIN_GPU, "gpu" },
+	};
+	static const int dimms[] = { OPT_PLACEMENT, OPT_MIGRATE };
+
+	for (size_t i = 0; i < sizeof(of) / sizeof(of[0]); i++)
+		if (given[of[i].option - OPT_MODEL] && !(o->domains >> of[i].domain & 1))
+			return fail(err, -EINVAL, "--%s has no use without %s in --domains",
+				    longopts[of[i].option - OPT_MODEL].name, of[i].name);
+	for (size_t i = 0; i < sizeof(dimms) / sizeof(dimms[0]); i++)
+		if (given[dimms[i] - OPT_MODEL] && !o->device &&
+		    !(o->domains >> NDP_DOMAIN_NDP & 1))
+			return fail(err, -EINVAL,
+				    "--%s wants DIMMs: name them by --device, or add ndp to --domains",
+				    longopts[dimms[i] - OPT_MODEL].name);
+	return 0;
+}
+
 /* What goes together and what does not. */
 static int check_combination(const struct options *o, const bool *given, struct ndp_error *err)
 {
@@ -197,7 +319,10 @@ int options_parse(struct options *o, int argc, char **argv, struct ndp_error *er
 	int opt;
 	int r;
 
-	*o = (struct options){ .placement = "local", .tokens = 64, .top_p = 1, .seed = 1 };
+	*o = (struct options){
+		.placement = "local", .domains = 1 << NDP_DOMAIN_NDP, .policy = NDP_POLICY_SPLIT,
+		.gpu_experts = OPTIONS_GPU_ALL, .gpu = "opencl", .tokens = 64, .top_p = 1, .seed = 1,
+	};
 	/* An error is to be JSON for those who asked for it, even if later. */
 	for (int i = 1; i < argc; i++)
 		if (!strcmp(argv[i], "--json"))
@@ -224,5 +349,6 @@ int options_parse(struct options *o, int argc, char **argv, struct ndp_error *er
 			    argv[optind]);
 	if (o->help || o->list)
 		return 0;
-	return check_combination(o, given, err);
+	r = check_domains(o, given, err);
+	return r < 0 ? r : check_combination(o, given, err);
 }

@@ -9,10 +9,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define OPTIONS_GPU_ALL UINT64_MAX
+
 struct options {
 	const char *model;
 	const char *device; /* NULL: the first domain found */
 	const char *placement;
+	uint32_t domains; /* bits of enum ndp_domain */
+	int policy; /* enum ndp_policy */
+	uint64_t gpu_experts; /* bytes of GPU memory; OPTIONS_GPU_ALL: what it has room for */
+	const char *gpu;
+	uint32_t threads; /* 0: one for each CPU */
+	const char *host; /* profile; NULL: a guess */
+	bool deterministic;
 	uint32_t migrate_ms; /* 0: no migration */
 	const char *check;
 	const char *prompt;

@@ -8,17 +8,16 @@
 #include <math.h>
 #include <string.h>
 
-int report_snapshot(struct dimm_snapshot *s, struct ndp_device *dev, uint32_t dimm_mask,
-		    struct ndp_error *err)
+int report_snapshot(struct dimm_snapshot *s, const struct domains *domains, struct ndp_error *err)
 {
 	memset(s, 0, sizeof(*s));
 	for (uint32_t d = 0; d < NDP_MAX_DIMMS; d++) {
 		struct ndp_dimm_info info;
 		int r;
 
-		if (!(dimm_mask >> d & 1))
+		if (!(domains->device.dimm_mask >> d & 1))
 			continue;
-		r = ndp_dimm_info(dev, d, &info);
+		r = ndp_dimm_info(domains->dev, d, &info);
 		if (r < 0)
 			return fail(err, r, "DIMM %u cannot be asked for its counters: %s", d,
 				    strerror(-r));
@@ -26,6 +25,19 @@ int report_snapshot(struct dimm_snapshot *s, struct ndp_device *dev, uint32_t di
 		s->link[d] = info.link;
 	}
 	return 0;
+}
+
+const char *report_domains(const struct domains *d, char *text, size_t size)
+{
+	*text = 0;
+	for (int i = 0; i < NDP_DOMAINS; i++) {
+		if (!(d->mask >> i & 1))
+			continue;
+		if (*text)
+			strncat(text, ", ", size - strlen(text) - 1);
+		strncat(text, domain_names[i], size - strlen(text) - 1);
+	}
+	return text;
 }
 
 bool report_passed(const struct run *run)
@@ -166,7 +178,7 @@ static void print_dimms(FILE *f, const struct run *run, const struct report_tota
 							  &run->before.link[d]);
 		char name[12];
 
-		if (!(run->device.dimm_mask >> d & 1))
+		if (!(run->domains.device.dimm_mask >> d & 1))
 			continue;
 		snprintf(name, sizeof(name), "%u", d);
 		print_row(f, name, &c, &l);
@@ -186,29 +198,83 @@ static void print_times(FILE *f, const struct run *run, const struct report_tota
 		fprintf(f, "; %.3f ms a generated token (%" PRIu64 " fed)",
 			ms(t->decode_wall_ns) / (double)t->decode_steps, t->decode_steps);
 	fputc('\n', f);
-	if (tokens)
-		fprintf(f, "modelled: experts %.2f us a token on the busiest DIMM; %.2f us if no "
-			"command overlapped another\n", us(t->busiest_ns) / (double)tokens,
-			us(run->experts.modelled_ns) / (double)tokens);
+	fprintf(f, "wall, layers of experts: %.1f ms; routing %.1f, scheduling %.1f, adding up at the "
+		"end %.1f\n", ms(run->experts.wall_ns), ms(run->experts.route_wall_ns),
+		ms(run->experts.schedule_wall_ns), ms(run->experts.reduce_wall_ns));
+	if (!tokens)
+		return;
+	fprintf(f, "modelled: experts %.2f us a token by the scheduler's plans for %s",
+		run->experts.modelled_ns / 1e3 / (double)tokens,
+		run->domains.has_host ? run->domains.host.name : "a host that it guessed");
+	if (run->domains.dev)
+		fprintf(f, "; %.2f us on the busiest DIMM of each layer, as the DIMMs say",
+			us(run->experts.dimm_modelled_ns) / (double)tokens);
+	fputc('\n', f);
+}
+
+static void print_domains(FILE *f, const struct run *run)
+{
+	fprintf(f, "%6s %10s %10s %10s %14s %14s %14s\n", "", "", "", "", "", "wall", "modelled");
+	fprintf(f, "%6s %10s %10s %10s %14s %14s %14s\n", "domain", "experts", "commands", "pairs",
+		"weight bytes", "busy us", "busy us");
+	for (int i = 0; i < NDP_DOMAINS; i++) {
+		const struct ndp_domain_report *d = &run->experts.domain[i];
+
+		if (run->domains.mask >> i & 1 || d->commands)
+			fprintf(f, "%6s %10u %10u %10" PRIu64 " %14" PRIu64 " %14.1f %14.1f\n",
+				domain_names[i], d->experts, d->commands, d->tokens, d->bytes,
+				us(d->wall_ns), d->modelled_ns / 1e3);
+	}
+	if (run->domains.gpu_unused)
+		fputs("GPU unused: --gpu-experts 0\n", f);
+	if (run->experts.gpu_lost)
+		fputs("GPU lost: its share was computed elsewhere\n", f);
+}
+
+/* Which machine this was. */
+static void print_machine(FILE *f, const struct run *run)
+{
+	const struct domains *d = &run->domains;
+	int dimms = __builtin_popcount(d->device.dimm_mask);
+
+	if (d->dev)
+		fprintf(f, "%s, %d DIMM%s; ", d->device.name, dimms, dimms == 1 ? "" : "s");
+	if (d->mask >> NDP_DOMAIN_CPU & 1)
+		fprintf(f, "CPU, %u thread%s, %s; ", d->cpu_info.threads,
+			d->cpu_info.threads == 1 ? "" : "s", ndp_isa_name(d->cpu_info.isa));
+	if (d->gpu) {
+		struct ndp_gpu_info info;
+
+		ndp_gpu_info(d->gpu, &info);
+		fprintf(f, "GPU %s%s, %" PRIu64 " bytes for experts; ", info.name,
+			info.is_cpu ? " (a CPU)" : "", info.budget_bytes);
+	}
 }
 
 void report_text(FILE *f, const struct run *run)
 {
-	const struct model_config *c = &run->model->config;
+	const struct ndp_model_info *info = &run->model->info;
 	struct report_totals t = report_totals(run);
-	int dimms = __builtin_popcount(run->device.dimm_mask);
 
-	fprintf(f, "\n%s, %d DIMM%s; ", run->device.name, dimms, dimms == 1 ? "" : "s");
-	fprintf(f, "%u experts in %u layers, %" PRIu64 " bytes packed, placed %s\n",
-		c->layers * c->experts, c->layers, run->model->expert_bytes,
-		run->options->placement);
-	print_dimms(f, run, &t);
+	fputc('\n', f);
+	print_machine(f, run);
+	fprintf(f, "%u experts in %u layers; %" PRIu64 " bytes in DIMMs, %" PRIu64 " in host memory",
+		info->moe_layers * info->router.experts, info->moe_layers, run->memory.dimm_bytes,
+		run->memory.host_bytes);
+	if (run->domains.gpu)
+		fprintf(f, ", copies of %u experts (%" PRIu64 " bytes) in GPU memory",
+			run->memory.gpu_experts, run->memory.gpu_bytes);
+	if (run->domains.dev)
+		fprintf(f, "; placed %s", run->options->placement);
+	fprintf(f, "; policy %s\n", ndp_policy_name(run->options->policy));
+	print_domains(f, run);
+	if (run->domains.dev)
+		print_dimms(f, run, &t);
 	print_times(f, run, &t);
-	fprintf(f, "experts: %" PRIu64 " commands for %" PRIu64 " token-expert pairs; x %" PRIu64
-		" bytes written, y %" PRIu64 " bytes read; %" PRIu64
-		" retries because weights had moved (ESTALE)\n", run->experts.commands,
-		run->experts.expert_tokens, run->experts.x_bytes, run->experts.y_bytes,
-		run->experts.retries);
+	if (run->domains.dev)
+		fprintf(f, "DIMMs: x %" PRIu64 " bytes written, y %" PRIu64 " bytes read; %" PRIu64
+			" retries because weights had moved (ESTALE)\n", run->experts.x_bytes,
+			run->experts.y_bytes, run->experts.retries);
 	if (run->options->migrate_ms)
 		fprintf(f, "migration: %" PRIu64 " moves, %" PRIu64 " bytes, %.1f us modelled one "
 			"after another; %" PRIu64 " given up for lack of room\n",

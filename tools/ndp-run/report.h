@@ -9,6 +9,7 @@
 #define NDP_RUN_REPORT_H
 
 #include "check.h"
+#include "domains.h"
 #include "generate.h"
 #include "migrator.h"
 #include "options.h"
@@ -33,12 +34,13 @@ struct dimm_snapshot {
 struct run {
 	const struct options *options;
 	struct model *model;
-	struct ndp_device_info device;
+	struct domains domains;
 	struct run_prompt *prompts;
 	uint32_t nr_prompts;
 	struct dimm_snapshot before; /* after loading */
 	struct dimm_snapshot after;
-	struct moe_stats experts;
+	struct expert_stats experts;
+	struct ndp_moe_memory memory; /* at the end */
 	struct migrator_stats migration;
 	uint64_t load_wall_ns;
 };
@@ -58,14 +60,17 @@ struct report_totals report_totals(const struct run *run);
 struct ndp_counters report_difference(const struct ndp_counters *after,
 				      const struct ndp_counters *before);
 
-int report_snapshot(struct dimm_snapshot *s, struct ndp_device *dev, uint32_t dimm_mask,
-		    struct ndp_error *err);
+/* All zero without DIMMs. */
+int report_snapshot(struct dimm_snapshot *s, const struct domains *d, struct ndp_error *err);
+
+/* "cpu, ndp": those that compute. */
+const char *report_domains(const struct domains *d, char *text, size_t size);
 
 bool report_passed(const struct run *run);
 
 /* A prompt's text, and its verdict if it was checked. */
 void report_prompt_text(FILE *f, const struct run *run, const struct run_prompt *p);
-/* The table of what each DIMM did, times, migration. */
+/* The tables of what each domain and each DIMM did, times, migration. */
 void report_text(FILE *f, const struct run *run);
 int report_json(FILE *f, const struct run *run, struct ndp_error *err);
 
