@@ -78,6 +78,8 @@ static void ndp_query_dimm(struct ndp_dimm *dimm, struct moendp_query *q)
 	ndp_counters_read(dimm, NDP_Q_COMPUTE, &q->compute);
 	ndp_counters_read(dimm, NDP_Q_LINK, &q->link);
 	q->cache_lines_flushed = atomic64_read(&dimm->lines_flushed);
+	q->inflight = ndp_queue_inflight(&dimm->queue[NDP_Q_COMPUTE]) +
+		      ndp_queue_inflight(&dimm->queue[NDP_Q_LINK]);
 }
 
 /* What holds for all DIMMs that the file knows. */

@@ -187,7 +187,7 @@ int ndp_ranges_from_user(u64 uptr, u32 nr, struct moendp_range **ranges)
 
 static const struct ndp_ioctl ndp_ioctls[] = {
 	[_IOC_NR(MOENDP_IOC_QUERY)] =
-		NDP_IOCTL(struct moendp_query, cache_lines_flushed,
+		NDP_IOCTL(struct moendp_query, reserved,
 			  ndp_ioctl_query),
 	[_IOC_NR(MOENDP_IOC_BO_CREATE)] =
 		NDP_IOCTL(struct moendp_bo_create, stride, ndp_ioctl_bo_create),

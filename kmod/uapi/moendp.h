@@ -128,6 +128,8 @@ struct moendp_counters {
  * @link: out: counters of the link engine
  * @cache_lines_flushed: out: lines that the driver wrote back or invalidated
  *	because the DIMM is not coherent
+ * @inflight: out: commands of both engines that are not complete
+ * @reserved: out: zero
  *
  * Errors: ENXIO when @dimm is not known to this file (an absent DIMM of the
  * domain is known to /dev/ndpN: @dimm_state says so).
@@ -159,6 +161,8 @@ struct moendp_query {
 	struct moendp_counters compute;
 	struct moendp_counters link;
 	__u64 cache_lines_flushed;
+	__u32 inflight;
+	__u32 reserved;
 };
 
 /* moendp_bo_create.type */

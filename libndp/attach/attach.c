@@ -146,6 +146,8 @@ static void attachment_free(struct ndp_attachment *a)
 		close(a->placement_fd);
 	if (a->ring_fd >= 0)
 		close(a->ring_fd);
+	if (a->page_fd >= 0)
+		close(a->page_fd);
 	if (a->ring)
 		munmap(a->ring, a->ring_bytes);
 	if (a->page)
@@ -168,7 +170,7 @@ int ndp_placement_attach(struct ndp_attachment **out, const struct ndp_attach_op
 	if (!a)
 		return ndpi_fail(err, -ENOMEM, "out of memory");
 	pthread_mutex_init(&a->lock, NULL);
-	a->ring_fd = a->placement_fd = a->socket = -1;
+	a->ring_fd = a->placement_fd = a->page_fd = a->socket = -1;
 	a->later = o->later;
 	a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	r = a->wake < 0 ? ndpi_fail(err, -errno, "no eventfd: %s", strerror(errno)) : 0;

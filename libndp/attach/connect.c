@@ -46,8 +46,8 @@ static int open_socket(struct ndp_attachment *a, int *fd, struct ndp_error *err)
 
 static int send_hello(struct ndp_attachment *a, int fd, struct ndp_error *err)
 {
-	const int fds[2] = { a->ring_fd, a->placement_fd };
-	const size_t nr_fds = a->placement_fd >= 0 ? 2 : 1;
+	int fds[3];
+	size_t nr_fds = 0;
 	struct iovec iov = { &a->hello, sizeof(a->hello) };
 	union {
 		struct cmsghdr head;
@@ -57,10 +57,16 @@ static int send_hello(struct ndp_attachment *a, int fd, struct ndp_error *err)
 		.msg_iov = &iov,
 		.msg_iovlen = 1,
 		.msg_control = &control,
-		.msg_controllen = CMSG_SPACE(nr_fds * sizeof(int)),
 	};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	struct cmsghdr *c;
 
+	fds[nr_fds++] = a->ring_fd;
+	if (a->hello.flags & NDP_HELLO_PLACEMENT)
+		fds[nr_fds++] = a->placement_fd;
+	if (a->hello.flags & NDP_HELLO_PAGE)
+		fds[nr_fds++] = a->page_fd;
+	msg.msg_controllen = CMSG_SPACE(nr_fds * sizeof(int));
+	c = CMSG_FIRSTHDR(&msg);
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(nr_fds * sizeof(int));
@@ -169,8 +175,15 @@ static int introduce(struct ndp_attachment *a, int fd, struct ndp_msg_welcome *w
 		r = ndpi_fail(err, -EPROTO, "ndpd sent message %u where a welcome was wanted",
 			      m.head.type);
 	}
-	if (page_fd >= 0)
+	if (r == 0) {
+		/* The next ndpd is shown what this one published. */
+		if (a->page_fd >= 0)
+			close(a->page_fd);
+		a->page_fd = page_fd;
+		a->hello.flags |= NDP_HELLO_PAGE;
+	} else if (page_fd >= 0) {
 		close(page_fd);
+	}
 	return r;
 }
 

@@ -29,6 +29,7 @@ struct ndp_attachment {
 	 */
 	const struct ndp_page *page;
 	size_t page_bytes;
+	int page_fd;		/* -1: none yet */
 	uint64_t epoch;
 
 	/* Of the thread. */

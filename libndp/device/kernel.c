@@ -101,6 +101,7 @@ static int kernel_dimm_info(struct ndp_device *dev, uint32_t dimm, struct ndp_di
 	info->compute = counters(&q.compute);
 	info->link = counters(&q.link);
 	info->cache_lines_flushed = q.cache_lines_flushed;
+	info->inflight = q.inflight;
 	return 0;
 }
 

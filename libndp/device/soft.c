@@ -217,6 +217,8 @@ int soft_dimm_info(struct ndp_device *base, uint32_t dimm, struct ndp_dimm_info 
 	info->link_latency_ns = dev->params.link_latency_ns;
 	info->compute = read_counters(&d->compute.counters);
 	info->link = read_counters(&d->link.counters);
+	info->inflight = __atomic_load_n(&d->compute.inflight, __ATOMIC_RELAXED) +
+			 __atomic_load_n(&d->link.inflight, __ATOMIC_RELAXED);
 	return 0;
 }
 

@@ -68,6 +68,7 @@ struct soft_engine {
 	pthread_cond_t wake;
 	bool idle;
 	bool stop;
+	uint32_t inflight; /* atomic */
 	struct soft_request *head, **tail; /* compute */
 	struct soft_segment *copies, **copies_tail; /* link */
 	struct ndp_chip_engine *chip;

@@ -280,6 +280,7 @@ static void *compute_thread(void *arg)
 		for (; req; req = next) {
 			next = req->next_on[d->node];
 			serve(d, req);
+			__atomic_sub_fetch(&e->inflight, 1, __ATOMIC_RELAXED);
 		}
 		pthread_mutex_lock(&e->lock);
 	}
@@ -301,6 +302,7 @@ static void *link_thread(void *arg)
 			e->copies_tail = &e->copies;
 		pthread_mutex_unlock(&e->lock);
 		soft_segment_execute(s);
+		__atomic_sub_fetch(&e->inflight, 1, __ATOMIC_RELAXED);
 		pthread_mutex_lock(&e->lock);
 	}
 	pthread_mutex_unlock(&e->lock);
@@ -375,6 +377,7 @@ void soft_link_append(struct soft_dimm *d, struct soft_segment *s)
 
 	s->next = NULL;
 	pthread_mutex_lock(&e->lock);
+	__atomic_add_fetch(&e->inflight, 1, __ATOMIC_RELAXED);
 	*e->copies_tail = s;
 	e->copies_tail = &s->next;
 	if (e->idle)
@@ -388,6 +391,7 @@ void soft_link_append(struct soft_dimm *d, struct soft_segment *s)
 struct bundle {
 	struct soft_request *head[NDP_MAX_DIMMS];
 	struct soft_request **tail[NDP_MAX_DIMMS];
+	uint32_t nr[NDP_MAX_DIMMS];
 	uint32_t mask;
 };
 
@@ -440,9 +444,11 @@ static void bundle_add(struct bundle *b, struct soft_request *req)
 		if (!(b->mask & 1U << d)) {
 			b->mask |= 1U << d;
 			b->tail[d] = &b->head[d];
+			b->nr[d] = 0;
 		}
 		req->next_on[d] = NULL;
 		*b->tail[d] = req;
+		b->nr[d]++;
 		b->tail[d] = &req->next_on[d];
 	}
 }
@@ -454,6 +460,7 @@ static void bundle_hand_over(struct bundle *b, struct soft_device *dev)
 		struct soft_engine *e = &dev->dimms[d].compute;
 
 		pthread_mutex_lock(&e->lock);
+		__atomic_add_fetch(&e->inflight, b->nr[d], __ATOMIC_RELAXED);
 		*e->tail = b->head[d];
 		e->tail = b->tail[d];
 		if (e->idle)

@@ -11,7 +11,8 @@
  * unknown type or another size than its type has ends the connection.
  *
  *   client                              ndpd
- *   HELLO  + ring [+ placement fd]  ->
+ *   HELLO + ring [+ placement fd]
+ *         [+ page of an earlier ndpd] ->
  *                                   <-  WELCOME + page        or ERROR, and the end
  *   (posts in the ring)                 (placements in the page, migrations by the fd)
  *   closes                          ->  forgets it
@@ -46,7 +47,10 @@ struct ndp_msg {
 	uint32_t bytes;		/* of the whole message */
 };
 
-/* Descriptors: the ring, and (NDP_HELLO_PLACEMENT) a placement fd. */
+/*
+ * Descriptors: the ring; with NDP_HELLO_PLACEMENT a placement fd; with NDP_HELLO_PAGE the
+ * page that an earlier ndpd had sent, which says what GPU memory holds.
+ */
 struct ndp_msg_hello {
 	struct ndp_msg head;
 	uint32_t version;
@@ -65,6 +69,7 @@ struct ndp_msg_hello {
 
 enum {
 	NDP_HELLO_PLACEMENT = 1 << 0,
+	NDP_HELLO_PAGE = 1 << 1,
 };
 
 /* Descriptor: the page, read-only. */

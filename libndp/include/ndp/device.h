@@ -105,6 +105,7 @@ struct ndp_dimm_info {
 	struct ndp_counters compute;
 	struct ndp_counters link;
 	uint64_t cache_lines_flushed;
+	uint32_t inflight;	/* commands that are not complete */
 };
 int ndp_dimm_info(struct ndp_device *dev, uint32_t dimm, struct ndp_dimm_info *info);
 
