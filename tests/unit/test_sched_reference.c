@@ -39,6 +39,10 @@ static void no_plan_is_below_the_fluid_bound(void **state)
 			if (bound > fluid * (1 + 1e-5))
 				fail_msg("layer %llu: the library's bound %.3f is above GLPK's %.3f",
 					 (unsigned long long)seed, bound, fluid);
+			bound = reference_count_blocks(&r->layer, 2 * p.plan.makespan_ns);
+			if (p.plan.makespan_ns < bound)
+				fail_msg("layer %llu: split %.3f is below %.3f, counted by blocks",
+					 (unsigned long long)seed, p.plan.makespan_ns, bound);
 			if (p.plan.makespan_ns < fluid * (1 - 1e-6))
 				fail_msg("layer %llu: split %.3f is below the fluid bound %.3f",
 					 (unsigned long long)seed, p.plan.makespan_ns, fluid);

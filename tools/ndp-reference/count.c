@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * count.c - a bound for whole experts by counting.
+ * count.c - bounds by counting: for whole experts, and for whole neuron blocks.
  *
  * Experts that are whole in one DIMM are computed there or read by the host, one by
  * one.  Within a makespan T a DIMM can keep only so many: how many must leave at
@@ -11,6 +11,9 @@
  *
  * Where every expert is in one DIMM this is much above the linear program, whose
  * experts may be read in part, and GLPK needs very long to find out.
+ *
+ * Blocks in the same way: within T a DIMM can compute only so many of its blocks, a
+ * channel can read only a whole number of blocks, and what one cannot the other must.
  */
 #include "solve.h"
 
@@ -145,5 +148,102 @@ double reference_count(const struct ndp_layer *layer, double known_ns)
 	free(c.first);
 	free(c.ndp_ns);
 	free(c.read_ns);
+	return below_ns;
+}
+
+/* ---- blocks ------------------------------------------------------------------------- */
+
+/* The blocks of one DIMM, by rising cost of computing one there. */
+struct site {
+	uint32_t nr;
+	double *sum_ns;		/* [nr + 1]: of the cheapest so many */
+};
+
+/*
+ * A command for n of an expert's N blocks on a DIMM costs at least n / N of the one for
+ * all of them: the overhead and the activations are the same, the rest is not less.
+ */
+static bool fill_site(struct site *s, const struct ndp_layer *layer, uint32_t d)
+{
+	const uint32_t dimms = layer->host->nr_dimms;
+	double *ns;
+
+	s->nr = 0;
+	for (uint32_t e = 0; e < layer->shape->experts; e++)
+		s->nr += layer->blocks[(size_t)e * dimms + d];
+	ns = s->sum_ns = calloc(s->nr + 1, sizeof(*s->sum_ns));
+	if (!ns)
+		return false;
+	s->nr = 0;
+	for (uint32_t e = 0; e < layer->shape->experts; e++) {
+		const uint32_t blocks = layer->blocks[(size_t)e * dimms + d];
+		struct ndp_loads loads;
+		double block_ns = HUGE_VAL;
+
+		if (!layer->tokens[e] || (layer->on_gpu && layer->on_gpu[e]))
+			continue;
+		if (!isinf(ndp_expert_cost(layer, e, NDP_DOMAIN_NDP, &loads)))
+			block_ns = loads.dimm_ns[d] / blocks;
+		for (uint32_t k = 0; k < blocks; k++)
+			ns[++s->nr] = block_ns;
+	}
+	qsort(ns + 1, s->nr, sizeof(*ns), by_size);
+	for (uint32_t k = 1; k <= s->nr; k++)
+		ns[k] += ns[k - 1];
+	return true;
+}
+
+/* How many blocks must be read from the DIMM; more than it has: it cannot be done. */
+static uint32_t must_be_read(const struct site *s, double read_ns, double limit_ns)
+{
+	for (uint32_t n = 0; n <= s->nr; n++)
+		if (s->sum_ns[s->nr - n] + n * read_ns <= limit_ns)
+			return n;
+	return s->nr + 1;
+}
+
+static bool no_blocks_fit(const struct ndp_layer *layer, const struct site *site, double limit_ns)
+{
+	const struct ndp_host *host = layer->host;
+	const double read_ns = (double)layer->shape->expert_bytes /
+			       ndp_shape_blocks(layer->shape) / host->channel_gbps;
+	const double dimm_ns = layer->charges & NDP_CHARGE_DIMM_READS ? read_ns : 0;
+
+	for (uint32_t c = 0; c < host->nr_channels; c++) {
+		uint32_t sum = 0;
+
+		for (uint32_t d = c; d < host->nr_dimms; d += host->nr_channels) {
+			const uint32_t n = must_be_read(&site[d], dimm_ns, limit_ns);
+
+			if (n > site[d].nr)
+				return true;
+			sum += n;
+		}
+		if (layer->charges & NDP_CHARGE_CHANNELS && sum * read_ns > limit_ns)
+			return true;
+	}
+	return false;
+}
+
+double reference_count_blocks(const struct ndp_layer *layer, double known_ns)
+{
+	const uint32_t dimms = layer->host->nr_dimms;
+	struct site *site = calloc(dimms, sizeof(*site));
+	double below_ns = 0, above_ns = known_ns;
+	bool filled = site;
+
+	for (uint32_t d = 0; filled && d < dimms; d++)
+		filled = fill_site(&site[d], layer, d);
+	while (filled && above_ns - below_ns > precision * above_ns) {
+		const double middle_ns = (below_ns + above_ns) / 2;
+
+		if (no_blocks_fit(layer, site, middle_ns))
+			below_ns = middle_ns;
+		else
+			above_ns = middle_ns;
+	}
+	for (uint32_t d = 0; site && d < dimms; d++)
+		free(site[d].sum_ns);
+	free(site);
 	return below_ns;
 }

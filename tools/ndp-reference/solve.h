@@ -19,6 +19,12 @@ int reference_lp(const struct ndp_layer *layer, double *bound_ns);
 /* No plan of whole experts is as short as this, or shorter; @known_ns: that of some plan. */
 double reference_count(const struct ndp_layer *layer, double known_ns);
 
+/*
+ * No plan at all is as short as this: what is split is split by whole blocks.  Where one
+ * block is much of a layer that is above the fluid bound.
+ */
+double reference_count_blocks(const struct ndp_layer *layer, double known_ns);
+
 struct reference_ilp {
 	double best_ns;		/* the shortest plan of whole experts found */
 	double bound_ns;	/* none is shorter */
