@@ -100,11 +100,12 @@ static struct work carve(const struct ndp_router *r, void *mem)
 HOT float exp_of(float x)
 {
 	const float magic = 12582912.0f; /* 1.5 * 2^23: rounds to an integer */
-	float at = x < -104.0f ? -104.0f : x > 88.0f ? 88.0f : x;
-	float n = at * 1.44269504f + magic;
-	float r, p, half, rest;
+	float at = x > -104.0f ? x : -104.0f; /* also when it is no number */
+	float n, r, p, half, rest;
 	int32_t bits, e, h;
 
+	at = at < 88.0f ? at : 88.0f;
+	n = at * 1.44269504f + magic;
 	memcpy(&bits, &n, sizeof(bits));
 	e = bits - 0x4b400000;
 	n -= magic;
