@@ -87,11 +87,11 @@ static int make_arenas(struct ndp_gpu *gpu, struct ndp_error *err)
 
 int ndp_gpu_open(struct ndp_gpu **out, const char *spec, uint64_t budget, struct ndp_error *err)
 {
-	return ndpi_gpu_open(out, spec, budget, UINT64_MAX, err);
+	return ndpi_gpu_open(out, spec, budget, UINT64_MAX, false, err);
 }
 
 int ndpi_gpu_open(struct ndp_gpu **out, const char *spec, uint64_t budget, uint64_t largest,
-		  struct ndp_error *err)
+		  bool lanes, struct ndp_error *err)
 {
 	const struct ndpi_gpu_ops *ops = NULL;
 	struct ndp_gpu *gpu;
@@ -111,6 +111,7 @@ int ndpi_gpu_open(struct ndp_gpu **out, const char *spec, uint64_t budget, uint6
 		return ndpi_fail(err, -ENOMEM, "no memory");
 	gpu->ops = ops;
 	gpu->budget = budget;
+	gpu->limits.lanes = lanes;
 	gpu->upload_last = &gpu->upload_first;
 	gpu->miss_last = &gpu->miss_first;
 	atomic_init(&gpu->fuse, -1);

@@ -68,6 +68,10 @@ struct ndpi_gpu_limits {
 	uint64_t memory_bytes;
 	uint64_t largest_bytes;	/* of one allocation */
 	bool is_cpu;		/* computes on the host's own cores */
+	bool lanes;		/* set by tests: use a GPU's kernels whatever it is */
+	/* Variant v is for jobs of up to up_to[v] tokens and works on tile[v] at a time. */
+	uint32_t up_to[NDPI_GPU_VARIANTS];
+	uint32_t tile[NDPI_GPU_VARIANTS];
 };
 
 /* Memory of the device, or pinned memory of the host with @ptr. */
@@ -88,9 +92,6 @@ struct ndpi_gpu_launch {
 
 struct ndpi_gpu_ops {
 	const char *name;
-	/* Variant v is for jobs of up to up_to[v] tokens and works on tile[v] at a time. */
-	uint32_t up_to[NDPI_GPU_VARIANTS];
-	uint32_t tile[NDPI_GPU_VARIANTS];
 
 	/* @which: what stands behind "name:", or NULL.  May wait. */
 	int (*open)(void **dev, const char *which, struct ndpi_gpu_limits *limits,
@@ -216,9 +217,12 @@ int ndpi_gpu_note(struct ndp_gpu *gpu, int r);
 /* For tests: the device is lost at the @calls-th call of the back end from now (0: the next). */
 void ndpi_gpu_fail_after(struct ndp_gpu *gpu, long calls);
 
-/* gpu.c: ndp_gpu_open() on a device that allocates no more than @largest bytes at once. */
+/*
+ * gpu.c: ndp_gpu_open() for tests: on a device that allocates no more than @largest bytes at
+ * once; @lanes: with a GPU's kernels also on a CPU.
+ */
 int ndpi_gpu_open(struct ndp_gpu **gpu, const char *spec, uint64_t budget, uint64_t largest,
-		  struct ndp_error *err);
+		  bool lanes, struct ndp_error *err);
 
 /* gpu_arena.c: under the lock. */
 int ndpi_gpu_arena_init(struct ndpi_gpu_arena *arena, uint64_t bytes);
@@ -280,7 +284,7 @@ struct ndpi_gpu_plan {
 void ndpi_gpu_plan_init(struct ndpi_gpu_plan *plan);
 void ndpi_gpu_plan_free(struct ndpi_gpu_plan *plan);
 /* Jobs were checked and all resident weights are there. -ENOMEM. */
-int ndpi_gpu_plan_make(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_ops *ops,
+int ndpi_gpu_plan_make(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_limits *limits,
 		       const struct ndp_gpu_job *jobs, uint32_t n);
 /* Blocks of a job: all if it says so. */
 uint32_t ndpi_gpu_job_blocks(const struct ndp_gpu_job *job);

@@ -148,11 +148,11 @@ static int cut(struct ndpi_gpu_plan *plan, const struct ndp_gpu_job *jobs, uint3
 
 /* ---- tables -------------------------------------------------------------------------- */
 
-static uint32_t variant_of(const struct ndpi_gpu_ops *ops, uint32_t tokens)
+static uint32_t variant_of(const struct ndpi_gpu_limits *limits, uint32_t tokens)
 {
 	uint32_t v = 0;
 
-	while (v + 1 < NDPI_GPU_VARIANTS && tokens > ops->up_to[v])
+	while (v + 1 < NDPI_GPU_VARIANTS && tokens > limits->up_to[v])
 		v++;
 	return v;
 }
@@ -194,11 +194,11 @@ static int add_extents(struct ndpi_gpu_plan *plan, const struct ndp_gpu_job *job
 }
 
 /* The entry of a piece; @part and @h grow by it. */
-static int add_job(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_ops *ops,
+static int add_job(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_limits *limits,
 		   const struct ndp_gpu_job *job, const struct ndpi_gpu_piece *piece,
 		   uint64_t y, uint32_t rows, struct ndpi_gpu_part *part, uint64_t *h)
 {
-	uint32_t tiles = (job->tokens - 1) / ops->tile[part->variant] + 1;
+	uint32_t tiles = (job->tokens - 1) / limits->tile[part->variant] + 1;
 	struct ndpi_gpu_job *entry = add(&plan->jobs, 1);
 
 	if (!entry)
@@ -221,7 +221,7 @@ static int add_job(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_ops *ops,
 }
 
 /* The launches of a wave. @y and @rows: by job, where they begin. */
-static int add_parts(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_ops *ops,
+static int add_parts(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_limits *limits,
 		     const struct ndp_gpu_job *jobs, const uint64_t *y, const uint32_t *rows,
 		     struct ndpi_gpu_wave *wave)
 {
@@ -237,8 +237,8 @@ static int add_parts(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_ops *ops,
 		for (uint32_t i = wave->piece; i < wave->piece + wave->nr_pieces && !r; i++) {
 			uint32_t j = pieces[i].job;
 
-			if (variant_of(ops, jobs[j].tokens) == v)
-				r = add_job(plan, ops, &jobs[j], &pieces[i], y[j], rows[j], &part,
+			if (variant_of(limits, jobs[j].tokens) == v)
+				r = add_job(plan, limits, &jobs[j], &pieces[i], y[j], rows[j], &part,
 					    &h);
 		}
 		if (r)
@@ -256,7 +256,7 @@ static int add_parts(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_ops *ops,
 	return 0;
 }
 
-int ndpi_gpu_plan_make(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_ops *ops,
+int ndpi_gpu_plan_make(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_limits *limits,
 		       const struct ndp_gpu_job *jobs, uint32_t n)
 {
 	uint64_t *y;
@@ -290,7 +290,7 @@ int ndpi_gpu_plan_make(struct ndpi_gpu_plan *plan, const struct ndpi_gpu_ops *op
 		r = -ENOMEM;
 	plan->parts.n = 0;
 	for (size_t w = 0; w < plan->waves.n && !r; w++)
-		r = add_parts(plan, ops, jobs, y, row0,
+		r = add_parts(plan, limits, jobs, y, row0,
 			      (struct ndpi_gpu_wave *)plan->waves.data + w);
 	return r;
 }

@@ -363,7 +363,7 @@ static int prepare(struct ndp_gpu_queue *q, const ndp_bf16 *x, size_t ldx, uint3
 static int start(struct ndp_gpu_queue *q, const ndp_bf16 *x, size_t ldx, uint32_t x_rows)
 {
 	struct ndp_gpu *gpu = q->gpu;
-	int r = ndpi_gpu_plan_make(&q->plan, gpu->ops, q->outs, q->nr_jobs);
+	int r = ndpi_gpu_plan_make(&q->plan, &gpu->limits, q->outs, q->nr_jobs);
 
 	if (!r)
 		r = prepare(q, x, ldx, x_rows);

@@ -21,15 +21,25 @@ static const char source[] =
 #include "opencl.cl.inc"
 	;
 
-/* What opencl.cl is built with: KS, TG, TT. */
-static const struct shape {
-	unsigned int ks, tg, tt;
-} shapes[NDPI_GPU_VARIANTS] = { { 8, 1, 1 }, { 8, 1, 4 }, { 2, 4, 8 } };
-#define GROUP 256
+/*
+ * What opencl.cl is built with: KS, TG, TT.  A GPU has lanes and needs many work-items; a
+ * CPU has vectors and none to spare for what work-items of a group say to each other.
+ */
+struct shape {
+	unsigned int ks, tg, tt, up_to;
+};
+static const struct shape gpu_shapes[NDPI_GPU_VARIANTS] = {
+	{ 8, 1, 1, 1 }, { 8, 1, 4, 8 }, { 2, 4, 8, UINT32_MAX }
+};
+static const struct shape cpu_shapes[NDPI_GPU_VARIANTS] = {
+	{ 1, 1, 1, 1 }, { 1, 1, 4, 4 }, { 1, 1, 8, UINT32_MAX }
+};
 
 struct device {
 	cl_context context;
 	cl_device_id id;
+	const struct shape *shapes;	/* [NDPI_GPU_VARIANTS] */
+	unsigned int width;		/* W of opencl.cl */
 	cl_program programs[NDPI_GPU_VARIANTS];
 	cl_command_queue queue;	/* for mapping */
 	pthread_mutex_t lock;	/* of @queue */
@@ -43,6 +53,7 @@ struct ndpi_gpu_mem {
 struct ndpi_gpu_stream {
 	cl_command_queue queue;
 	cl_kernel h[NDPI_GPU_VARIANTS], y[NDPI_GPU_VARIANTS];
+	size_t group[NDPI_GPU_VARIANTS];	/* work-items */
 };
 
 /* OpenCL's own. */
@@ -174,11 +185,11 @@ static int build(struct device *dev, const char *name, struct ndp_error *err)
 	const char *text = source;
 
 	for (int v = 0; v < NDPI_GPU_VARIANTS; v++) {
-		char options[64], log[300] = "";
+		char options[80], log[300] = "";
 		cl_int r;
 
-		snprintf(options, sizeof(options), "-cl-std=CL1.2 -DKS=%u -DTG=%u -DTT=%u",
-			 shapes[v].ks, shapes[v].tg, shapes[v].tt);
+		snprintf(options, sizeof(options), "-cl-std=CL1.2 -DW=%u -DKS=%u -DTG=%u -DTT=%u",
+			 dev->width, dev->shapes[v].ks, dev->shapes[v].tg, dev->shapes[v].tt);
 		dev->programs[v] = clCreateProgramWithSource(dev->context, 1, &text, NULL, &r);
 		if (r == CL_SUCCESS)
 			r = clBuildProgram(dev->programs[v], 1, &dev->id, options, NULL, NULL);
@@ -194,9 +205,34 @@ static int build(struct device *dev, const char *name, struct ndp_error *err)
 	return 0;
 }
 
-static int check_device(const struct candidate *c, struct ndpi_gpu_limits *limits,
-			struct ndp_error *err)
+static size_t group_size(const struct device *dev, int v)
 {
+	return (size_t)NDP_BLOCK_ROWS / dev->width * dev->shapes[v].ks * dev->shapes[v].tg;
+}
+
+/* How its kernels are to be built. */
+static void shape_kernels(struct device *dev, const struct candidate *c,
+			  struct ndpi_gpu_limits *limits)
+{
+	cl_uint width = 0;
+
+	dev->shapes = gpu_shapes;
+	dev->width = 1;
+	clGetDeviceInfo(c->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof(width), &width, NULL);
+	if (limits->is_cpu && !limits->lanes && (width == 4 || width == 8 || width == 16)) {
+		dev->shapes = cpu_shapes;
+		dev->width = width;
+	}
+	for (int v = 0; v < NDPI_GPU_VARIANTS; v++) {
+		limits->up_to[v] = dev->shapes[v].up_to;
+		limits->tile[v] = dev->shapes[v].tg * dev->shapes[v].tt;
+	}
+}
+
+static int check_device(struct device *dev, const struct candidate *c,
+			struct ndpi_gpu_limits *limits, struct ndp_error *err)
+{
+	size_t need = 0;
 	cl_ulong memory = 0, largest = 0, local = 0;
 	size_t group = 0;
 	cl_bool little = CL_FALSE;
@@ -210,10 +246,13 @@ static int check_device(const struct candidate *c, struct ndpi_gpu_limits *limit
 	limits->memory_bytes = memory;
 	limits->largest_bytes = largest;
 	limits->is_cpu = (c->type & CL_DEVICE_TYPE_CPU) != 0;
-	if (group < GROUP || local < 16384 || !little)
+	shape_kernels(dev, c, limits);
+	for (int v = 0; v < NDPI_GPU_VARIANTS; v++)
+		need = group_size(dev, v) > need ? group_size(dev, v) : need;
+	if (group < need || local < 16384 || !little)
 		return ndpi_fail(err, -ENODEV,
-				 "GPU %s: the kernels need work-groups of %d, 16384 bytes of local memory "
-				 "and little-endian words; it has %zu, %llu and %s", c->name, GROUP,
+				 "GPU %s: the kernels need work-groups of %zu, 16384 bytes of local memory "
+				 "and little-endian words; it has %zu, %llu and %s", c->name, need,
 				 group, (unsigned long long)local, little ? "these" : "others");
 	return 0;
 }
@@ -251,7 +290,7 @@ static int ocl_open(void **out, const char *which, struct ndpi_gpu_limits *limit
 	pthread_mutex_init(&dev->lock, NULL);
 	n = list_devices(all);
 	c = choose(all, n, which);
-	r = c ? check_device(c, limits, err) : no_device(all, n, which, err);
+	r = c ? check_device(dev, c, limits, err) : no_device(all, n, which, err);
 	if (!r) {
 		dev->id = c->id;
 		dev->context = clCreateContext(NULL, 1, &dev->id, NULL, NULL, &cl);
@@ -359,6 +398,7 @@ static int ocl_stream_create(void *p, struct ndpi_gpu_stream **out, bool compute
 		return -ENOMEM;
 	s->queue = clCreateCommandQueue(dev->context, dev->id, CL_QUEUE_PROFILING_ENABLE, &r);
 	for (int v = 0; compute && v < NDPI_GPU_VARIANTS && r == CL_SUCCESS; v++) {
+		s->group[v] = group_size(dev, v);
 		s->h[v] = clCreateKernel(dev->programs[v], "ffn_h", &r);
 		if (r == CL_SUCCESS)
 			s->y[v] = clCreateKernel(dev->programs[v], "ffn_y", &r);
@@ -433,10 +473,10 @@ static void arg_arenas(struct args *a, const struct ndpi_gpu_launch *l)
 		arg_mem(a, l->arenas[i] ? l->arenas[i] : l->x);
 }
 
-static int enqueue(struct ndpi_gpu_stream *s, const struct args *a, uint32_t tiles,
+static int enqueue(struct ndpi_gpu_stream *s, const struct args *a, uint32_t tiles, size_t local,
 		   struct ndpi_gpu_event **event)
 {
-	size_t local = GROUP, global = (size_t)tiles * GROUP;
+	size_t global = tiles * local;
 
 	if (a->r != CL_SUCCESS)
 		return code(a->r);
@@ -460,7 +500,7 @@ static int ocl_launch(struct ndpi_gpu_stream *s, const struct ndpi_gpu_launch *l
 	arg(&h, sizeof(l->ldx), &l->ldx);
 	arg_mem(&h, l->h);
 	arg_arenas(&h, l);
-	r = enqueue(s, &h, l->tiles_h, NULL);
+	r = enqueue(s, &h, l->tiles_h, s->group[l->variant], NULL);
 	if (r)
 		return r;
 	arg_mem(&y, l->jobs);
@@ -470,7 +510,7 @@ static int ocl_launch(struct ndpi_gpu_stream *s, const struct ndpi_gpu_launch *l
 	arg_mem(&y, l->h);
 	arg_mem(&y, l->y);
 	arg_arenas(&y, l);
-	return enqueue(s, &y, l->tiles_y, event);
+	return enqueue(s, &y, l->tiles_y, s->group[l->variant], event);
 }
 
 /* ---- events -------------------------------------------------------------------------------- */
@@ -514,8 +554,6 @@ static void ocl_event_free(struct ndpi_gpu_event *event)
 
 const struct ndpi_gpu_ops ndpi_gpu_opencl = {
 	.name = "opencl",
-	.up_to = { 1, 8, UINT32_MAX },
-	.tile = { 1, 4, 32 },
 	.open = ocl_open,
 	.close = ocl_close,
 	.mem_alloc = ocl_mem_alloc,

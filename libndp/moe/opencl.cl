@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * opencl.cl - expert FFNs on neuron blocks (ndp/pack.h, docs/hardware.md), several
- * experts in one launch.  OpenCL C 1.2, nothing optional.  Built three times, with
+ * experts in one launch.  OpenCL C 1.2, nothing optional.  Built several times, with
  *
- *   KS  parts that a group's dot products are cut into (added up in order)
+ *   W   neighbouring neurons or outputs of a work-item: 1, or a CPU's vector width
+ *   KS  parts that a group's dot products are cut into (added up in order); 1 if W > 1
  *   TG  groups of tokens, TT tokens in each: NT = TG * TT tokens a work-group
  *
  * Words of 32 bits hold two neighbouring columns of a weight; the 32 lanes of a
@@ -22,7 +23,27 @@
 #define KC 64
 #define NT (TG * TT)
 #define STEP (KS * KC)
-#define GROUP (LANES * KS * TG)
+#define ITEMS (LANES / W)
+#define GROUP (ITEMS * KS * TG)
+
+#if W == 1
+typedef float fv;
+typedef uint uv;
+#define AS_FV as_float
+#define LOAD(p) (*(p))
+#define STORE(v, p) (*(p) = (v))
+#else
+#define JOIN2(a, b) a ## b
+#define JOIN(a, b) JOIN2(a, b)
+typedef JOIN(float, W) fv;
+typedef JOIN(uint, W) uv;
+#define AS_FV JOIN(as_float, W)
+#define LOAD(p) JOIN(vload, W)(0, p)
+#define STORE(v, p) JOIN(vstore, W)(v, 0, p)
+#if KS != 1
+#error "parts are for W = 1"
+#endif
+#endif
 
 struct job {
 	ulong h_off;		/* elements of h */
@@ -55,15 +76,9 @@ struct extent {
 	__global const uint *a6, __global const uint *a7
 #define ARENA_ARGS a0, a1, a2, a3, a4, a5, a6, a7
 
-static float low(uint w)
-{
-	return as_float(w << 16);
-}
-
-static float high(uint w)
-{
-	return as_float(w & 0xffff0000u);
-}
+/* The two columns of a word. */
+#define LOW(as, w) as((w) << 16)
+#define HIGH(as, w) as((w) & 0xffff0000u)
 
 /* Nearest, ties to even; NaN stays NaN. */
 static ushort bf16(float f)
@@ -121,42 +136,47 @@ static void fill(__local float2 *xs, __global const ushort *src, ulong ld,
 			ulong row = rows ? rows[t0 + t] : t0 + t;
 			uint w = *(__global const uint *)(src + row * ld + k);
 
-			v.x = low(w);
-			v.y = k + 1 < cols ? high(w) : 0.0f;
+			v.x = LOW(as_float, w);
+			v.y = k + 1 < cols ? HIGH(as_float, w) : 0.0f;
 		}
 		xs[p * NT + t] = v;
 	}
 }
 
-/* s[t] += 32 columns of one row of weights . x[t] */
-static void dot32(float *s, __global const uint *w, __local const float2 *xs)
+/* s[t] += 32 columns of a row of weights . x[t], for each of the work-item's rows. */
+static void dot32(fv *s, __global const uint *w, __local const float2 *xs)
 {
 	for (uint i = 0; i < 16; i++) {
-		uint v = w[i * LANES];
+		uv v = LOAD(w + i * LANES);
+		fv a = LOW(AS_FV, v), b = HIGH(AS_FV, v);
 
+#pragma unroll
 		for (uint t = 0; t < TT; t++) {
 			float2 x = xs[i * NT + t];
 
-			s[t] += low(v) * x.x;
-			s[t] += high(v) * x.y;
+			s[t] += a * x.x;
+			s[t] += b * x.y;
 		}
 	}
 }
 
-/* The same for two rows at once. */
-static void dot32x2(float *s, float *r, __global const uint *w, __global const uint *u,
+/* The same for two matrices at once. */
+static void dot32x2(fv *s, fv *r, __global const uint *w, __global const uint *u,
 		    __local const float2 *xs)
 {
 	for (uint i = 0; i < 16; i++) {
-		uint v = w[i * LANES], n = u[i * LANES];
+		uv v = LOAD(w + i * LANES), n = LOAD(u + i * LANES);
+		fv a = LOW(AS_FV, v), b = HIGH(AS_FV, v);
+		fv c = LOW(AS_FV, n), d = HIGH(AS_FV, n);
 
+#pragma unroll
 		for (uint t = 0; t < TT; t++) {
 			float2 x = xs[i * NT + t];
 
-			s[t] += low(v) * x.x;
-			s[t] += high(v) * x.y;
-			r[t] += low(n) * x.x;
-			r[t] += high(n) * x.y;
+			s[t] += a * x.x;
+			s[t] += b * x.y;
+			r[t] += c * x.x;
+			r[t] += d * x.y;
 		}
 	}
 }
@@ -169,11 +189,13 @@ void ffn_h(__global const struct job *jobs, __global const struct extent *extent
 	   __global ushort *h, ARENAS)
 {
 	__local float2 xs[STEP / 2 * NT];
+#if KS > 1
 	__local float *parts = (__local float *)xs;
-	uint lane = get_local_id(0) % LANES, tg = get_local_id(0) / LANES % TG;
-	uint ks = get_local_id(0) / LANES / TG;
+#endif
+	uint lane = get_local_id(0) % ITEMS * W, tg = get_local_id(0) / ITEMS % TG;
+	uint ks = get_local_id(0) / ITEMS / TG;
 	uint tile = get_group_id(0), lo = 0, hi = nr_jobs - 1;
-	float g[TT], u[TT];
+	fv g[TT], u[TT];
 
 	jobs += first_job;
 	while (lo < hi) {
@@ -197,7 +219,7 @@ void ffn_h(__global const struct job *jobs, __global const struct extent *extent
 	for (uint t = 0; t < TT; t++)
 		g[t] = u[t] = 0;
 	for (uint k0 = 0; k0 < padded; k0 += STEP) {
-		float cg[TT], cu[TT];
+		fv cg[TT], cu[TT];
 		uint k = k0 + ks * KC;
 
 		barrier(CLK_LOCAL_MEM_FENCE);
@@ -236,9 +258,16 @@ void ffn_h(__global const struct job *jobs, __global const struct extent *extent
 			u[t] += parts[at + LANES];
 		}
 #endif
-		if (row < tokens)
-			h[job->h_off + ((ulong)row * job->blocks + block) * LANES + lane] =
-				bf16(activate(job->act, job->alpha, job->limit, g[t], u[t]));
+		if (row < tokens) {
+			__global ushort *to = h + job->h_off +
+					      ((ulong)row * job->blocks + block) * LANES + lane;
+			float a[W], b[W];
+
+			STORE(g[t], a);
+			STORE(u[t], b);
+			for (uint i = 0; i < W; i++)
+				to[i] = bf16(activate(job->act, job->alpha, job->limit, a[i], b[i]));
+		}
 	}
 }
 
@@ -248,11 +277,13 @@ void ffn_y(__global const struct job *jobs, __global const struct extent *extent
 	   uint first_job, uint nr_jobs, __global const ushort *h, __global float *y, ARENAS)
 {
 	__local float2 xs[STEP / 2 * NT];
+#if KS > 1
 	__local float *parts = (__local float *)xs;
-	uint lane = get_local_id(0) % LANES, tg = get_local_id(0) / LANES % TG;
-	uint ks = get_local_id(0) / LANES / TG;
+#endif
+	uint lane = get_local_id(0) % ITEMS * W, tg = get_local_id(0) / ITEMS % TG;
+	uint ks = get_local_id(0) / ITEMS / TG;
 	uint tile = get_group_id(0), lo = 0, hi = nr_jobs - 1;
-	float sum[TT];
+	fv sum[TT];
 
 	jobs += first_job;
 	while (lo < hi) {
@@ -274,7 +305,7 @@ void ffn_y(__global const struct job *jobs, __global const struct extent *extent
 	for (uint t = 0; t < TT; t++)
 		sum[t] = 0;
 	for (uint k0 = 0; k0 < neurons; k0 += STEP) {
-		float c[TT];
+		fv c[TT];
 		uint k = k0 + ks * KC;
 
 		barrier(CLK_LOCAL_MEM_FENCE);
@@ -304,10 +335,13 @@ void ffn_y(__global const struct job *jobs, __global const struct extent *extent
 		for (uint p = 1; p < KS; p++)
 			sum[t] += parts[(p * NT + tg * TT + t) * LANES + lane];
 #endif
-		if (row < tokens && j < job->h_out) {
+		if (row < tokens) {
 			__global float *to = y + job->y_off + (ulong)row * job->h_out + j;
+			float a[W];
 
-			*to = job->accumulate ? *to + sum[t] : sum[t];
+			STORE(sum[t], a);
+			for (uint i = 0; i < W && j + i < job->h_out; i++)
+				to[i] = job->accumulate ? to[i] + a[i] : a[i];
 		}
 	}
 }

@@ -138,12 +138,13 @@ static inline float *gpu_ref_y(size_t n)
  * The first GPU, or the device that NDP_TEST_GPU names.  NULL: this system has no OpenCL
  * device, the caller skips its test.  A device that cannot be used is a failure.
  */
-static inline struct ndp_gpu *gpu_ref_open(uint64_t budget, uint64_t largest)
+static inline struct ndp_gpu *gpu_ref_open(uint64_t budget, uint64_t largest, bool lanes)
 {
 	const char *spec = getenv("NDP_TEST_GPU");
 	struct ndp_gpu *gpu = NULL;
 	struct ndp_error err = { 0 };
-	int r = ndpi_gpu_open(&gpu, spec ? spec : "opencl", budget, largest, &err);
+	int r = ndpi_gpu_open(&gpu, spec ? spec : "opencl", budget, largest, lanes,
+			      &err);
 
 	if (r == -ENODEV && strstr(err.message, "has no OpenCL device")) {
 		print_message("# %s\n", err.message);

@@ -10,7 +10,14 @@ static struct ndp_gpu *gpu;
 static int open_gpu(void **state)
 {
 	UNUSED_STATE;
-	gpu = gpu_ref_open(64 << 20, UINT64_MAX);
+	gpu = gpu_ref_open(64 << 20, UINT64_MAX, false);
+	return 0;
+}
+
+static int open_lanes(void **state)
+{
+	UNUSED_STATE;
+	gpu = gpu_ref_open(64 << 20, UINT64_MAX, true);
 	return 0;
 }
 
@@ -333,19 +340,24 @@ static void special_values(void **state)
 	ref_expert_free(&e);
 }
 
+/* Each test with the kernels for this device, and, when that is a CPU, with those for GPUs. */
+#define BOTH(test) \
+	{ #test, test, open_gpu, close_gpu, NULL }, \
+	{ #test " (lanes)", test, open_lanes, close_gpu, NULL }
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(shapes),
-		cmocka_unit_test(token_counts),
-		cmocka_unit_test(odd_shape_by_hand),
-		cmocka_unit_test(lists_of_rows),
-		cmocka_unit_test(ranges_of_blocks),
-		cmocka_unit_test(many_experts),
-		cmocka_unit_test(misses_in_waves),
-		cmocka_unit_test(no_tokens),
-		cmocka_unit_test(special_values),
+		BOTH(shapes),
+		BOTH(token_counts),
+		BOTH(odd_shape_by_hand),
+		BOTH(lists_of_rows),
+		BOTH(ranges_of_blocks),
+		BOTH(many_experts),
+		BOTH(misses_in_waves),
+		BOTH(no_tokens),
+		BOTH(special_values),
 	};
 
-	return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }

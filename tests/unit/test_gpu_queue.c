@@ -40,7 +40,7 @@ static struct ndp_gpu *gpu;
 static int open_gpu(void **state)
 {
 	UNUSED_STATE;
-	gpu = gpu_ref_open(32 << 20, UINT64_MAX);
+	gpu = gpu_ref_open(32 << 20, UINT64_MAX, false);
 	return 0;
 }
 

@@ -8,7 +8,7 @@
 #define MIB (1ull << 20)
 
 #define OPEN_GPU(gpu, budget) \
-	struct ndp_gpu *gpu = gpu_ref_open(budget, UINT64_MAX); \
+	struct ndp_gpu *gpu = gpu_ref_open(budget, UINT64_MAX, false); \
 	if (!gpu) \
 		skip()
 
@@ -38,7 +38,7 @@ static void specs(void **state)
 	assert_non_null(strstr(err.message, "no such thing"));
 	assert_int_equal(ndp_gpu_open(&gpu, "opencl:77.0", 0, &err), -ENODEV);
 	assert_int_equal(ndp_gpu_open(&gpu, "opencl:", 0, &err), -ENODEV);
-	gpu = gpu_ref_open(0, UINT64_MAX);
+	gpu = gpu_ref_open(0, UINT64_MAX, false);
 	if (!gpu)
 		skip();
 	ndp_gpu_info(gpu, &info);
@@ -204,7 +204,7 @@ static void pieces_compute(void **state)
 	};
 	struct ndp_gpu_queue *q;
 	/* Sixty blocks in all; no allocation above twenty. */
-	struct ndp_gpu *gpu = gpu_ref_open(60 * 192 * H, 20 * 192 * H);
+	struct ndp_gpu *gpu = gpu_ref_open(60 * 192 * H, 20 * 192 * H, true);
 
 	UNUSED_STATE;
 	if (!gpu)
