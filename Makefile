@@ -277,6 +277,11 @@ VM_DISK := --nvme 64M --module nvme
 $(foreach k,$(KERNELS),$(eval $(call vm_suite,$(k),--timeout 2400 $(VM_DISK))))
 $(eval $(call vm_suite,debug,--timeout 9000 --mem 1G --env NDP_TIMEOUT=3000 --env NDP_DEBUG_KERNEL=1))
 
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz
+fuzz:	## fuzz the readers of model files, FUZZ_SECONDS=60 each (make check: a fixed number of inputs)
+	$(Q)tests/fuzz/fuzz.sh $(FUZZ_SECONDS)
+
 bench: $(HOST_PARTS) $(GUEST_PARTS) $(BENCH_PARTS) modules $(QEMU)	## measure and print the bars F.1 to F.5
 	$(Q)tests/bench/run-all.sh $(BENCH_RUNS)
 
