@@ -22,7 +22,7 @@
 #pragma GCC target("avx2,fma")
 #endif
 
-enum { LANES = 8, MAX_TILE = 6, MAX_BOTH = 1 };
+enum { LANES = 8, MAX_TILE = 6 };
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -171,7 +171,7 @@ INLINE __m256 odd_weights(const __m256i *w)
 }
 
 /* sum[t * vecs + v] += w[v] * x[t]: twelve sums, two weights, an input at most */
-INLINE void multiply(__m256 *sum, const uint8_t *rows, const float *x, bool odd,
+INLINE void multiply_rows(__m256 *sum, const uint8_t *rows, const float *x, bool odd,
 		     const uint32_t tokens, const uint32_t vecs)
 {
 	const __m256i *w = (const __m256i *)rows;
@@ -192,157 +192,59 @@ INLINE void multiply(__m256 *sum, const uint8_t *rows, const float *x, bool odd,
 	}
 }
 
-INLINE void zero(__m256 *sum, const uint32_t n)
+/* 32 inputs' rows of @vecs * 8 neurons; a line is fetched for each pair, or two. */
+INLINE void piece(__m256 *sum, const uint8_t *w, const float *x, const uint8_t *next, size_t step,
+		  const uint32_t tokens, const uint32_t vecs)
 {
-#pragma GCC unroll 12
-	for (uint32_t i = 0; i < n; i++)
-		sum[i] = _mm256_setzero_ps();
-}
-
-INLINE void put(float *out, const __m256 *sum, size_t ld, bool add, const uint32_t tokens,
-		const uint32_t vecs)
-{
-#pragma GCC unroll 6
-	for (uint32_t t = 0; t < tokens; t++) {
-#pragma GCC unroll 4
-		for (uint32_t v = 0; v < vecs; v++) {
-			float *o = out + t * ld + v * LANES;
-			__m256 s = sum[t * vecs + v];
-
-			_mm256_storeu_ps(o, add ? _mm256_add_ps(_mm256_loadu_ps(o), s) : s);
-		}
-	}
-}
-
-/* @pairs pair rows of @vecs * 8 neurons; a line is fetched for each, two if all pass at once. */
-INLINE void chain(__m256 *sum, const uint8_t *w, uint32_t pairs, const float *x,
-		  const uint8_t *next, size_t step, const uint32_t tokens, const uint32_t vecs)
-{
-	for (uint32_t p = 0; p < pairs; p++) {
-		_mm_prefetch((const char *)next, _MM_HINT_T1);
+	for (uint32_t p = 0; p < NDPI_ROWS / 2; p++) {
+		_mm_prefetch((const char *)next, _MM_HINT_T0);
 		if (vecs == 4)
-			_mm_prefetch((const char *)next + 64, _MM_HINT_T1);
+			_mm_prefetch((const char *)next + 64, _MM_HINT_T0);
 		next += step;
-		multiply(sum, w, x, false, tokens, vecs);
-		multiply(sum, w, x + tokens, true, tokens, vecs);
+		multiply_rows(sum, w, x, false, tokens, vecs);
+		multiply_rows(sum, w, x + tokens, true, tokens, vecs);
 		w += NDPI_PAIR_BYTES;
 		x += 2 * tokens;
 	}
 }
 
-INLINE void panel_n(const uint8_t *w, uint32_t pairs, const float *x, float *out, bool add,
-		    struct ndpi_ahead ahead, const uint32_t tokens, const uint32_t vecs)
+INLINE void multiply_n(const uint8_t *w, size_t stride, uint32_t pieces, const float *x,
+		       float *out, size_t ld, enum ndpi_store store,
+		       const struct ndpi_ahead *ahead, const uint32_t tokens, const uint32_t vecs)
 {
 	for (uint32_t v = 0; v < 4; v += vecs) {
+		const uint8_t *next = ahead->first + v * 32;
+		float *o = out + v * LANES;
 		__m256 sum[12];
 
-		zero(sum, tokens * vecs);
-		chain(sum, w + v * 32, pairs, x, ahead.next + v * 32, ahead.step, tokens, vecs);
-		put(out + v * LANES, sum, NDPI_ROWS, add, tokens, vecs);
-	}
-}
-
-INLINE void down_n(const uint8_t *w, size_t stride, uint32_t blocks, const float *h, float *out,
-		   size_t ld, bool add, struct ndpi_ahead ahead, const uint32_t tokens,
-		   const uint32_t vecs)
-{
-	for (uint32_t v = 0; v < 4; v += vecs) {
-		__m256 sum[12];
-
-		zero(sum, tokens * vecs);
-		for (uint32_t b = 0; b < blocks; b++)
-			chain(sum, w + b * stride + v * 32, NDPI_ROWS / 2,
-			      h + (size_t)b * NDPI_ROWS * tokens,
-			      ahead.next + b * stride + v * 32, ahead.step, tokens, vecs);
-		put(out + v * LANES, sum, ld, add, tokens, vecs);
-	}
-}
-
-/*
- * One token: what counts is bandwidth.  Two streams of weights are read faster than one
- * and give the eight sums that hide the latency of FMA; each weight is loaded once.
- */
-INLINE void streams(__m256 *a, __m256 *b, const uint8_t *wa, const uint8_t *wb,
-		    uint32_t pairs, const float *x, size_t ahead)
-{
-	const __m256i odd = _mm256_set1_epi32((int)0xffff0000);
-
-	for (uint32_t p = 0; p < pairs; p++) {
-		__m256 x0 = _mm256_broadcast_ss(x), x1 = _mm256_broadcast_ss(x + 1);
-
-#pragma GCC unroll 2
-		for (int line = 0; line < NDPI_PAIR_BYTES; line += 64) {
-			_mm_prefetch((const char *)wa + line + ahead, _MM_HINT_T0);
-			_mm_prefetch((const char *)wb + line + ahead, _MM_HINT_T0);
+#pragma GCC unroll 12
+		for (uint32_t i = 0; i < tokens * vecs; i++)
+			sum[i] = store != NDPI_CONTINUE ? _mm256_setzero_ps() :
+				_mm256_loadu_ps(o + i / vecs * ld + i % vecs * LANES);
+		for (uint32_t b = 0; b < pieces; b++) {
+			if (b == ahead->split)
+				next = ahead->second + v * 32;
+			piece(sum, w + b * stride + v * 32, x + (size_t)b * NDPI_ROWS * tokens,
+			      next, ahead->step, tokens, vecs);
+			next += ahead->stride;
 		}
-#pragma GCC unroll 4
-		for (int v = 0; v < 4; v++) {
-			__m256i va = _mm256_load_si256((const __m256i *)wa + v);
-			__m256i vb = _mm256_load_si256((const __m256i *)wb + v);
+#pragma GCC unroll 12
+		for (uint32_t i = 0; i < tokens * vecs; i++) {
+			float *to = o + i / vecs * ld + i % vecs * LANES;
 
-			a[v] = multiply_add(a[v], _mm256_castsi256_ps(_mm256_slli_epi32(va, 16)), x0);
-			b[v] = multiply_add(b[v], _mm256_castsi256_ps(_mm256_slli_epi32(vb, 16)), x0);
-			a[v] = multiply_add(a[v], _mm256_castsi256_ps(_mm256_and_si256(va, odd)), x1);
-			b[v] = multiply_add(b[v], _mm256_castsi256_ps(_mm256_and_si256(vb, odd)), x1);
+			_mm256_storeu_ps(to, store == NDPI_ADD ?
+					 _mm256_add_ps(_mm256_loadu_ps(to), sum[i]) : sum[i]);
 		}
-		wa += NDPI_PAIR_BYTES;
-		wb += NDPI_PAIR_BYTES;
-		x += 2;
 	}
-}
-
-enum { STREAM_AHEAD = 384 };
-
-static void both(const uint8_t *gate, const uint8_t *up, uint32_t pairs, const void *x,
-		 uint32_t tokens, float *g, float *u)
-{
-	const float *in = x;
-
-	(void)tokens; /* 1 */
-	for (uint32_t k = 0; k < pairs; k += NDPI_CHUNK / 2) {
-		uint32_t n = pairs - k < NDPI_CHUNK / 2 ? pairs - k : NDPI_CHUNK / 2;
-		__m256 a[4], b[4];
-
-		zero(a, 4);
-		zero(b, 4);
-		streams(a, b, gate, up, n, in, STREAM_AHEAD);
-		put(g, a, 0, k, 1, 4);
-		put(u, b, 0, k, 1, 4);
-		gate += (size_t)n * NDPI_PAIR_BYTES;
-		up += (size_t)n * NDPI_PAIR_BYTES;
-		in += 2 * n;
-	}
-}
-
-static void down2_1(const uint8_t *w, size_t stride, uint32_t blocks, const float *h, float *out,
-		    bool add, struct ndpi_ahead ahead)
-{
-	__m256 a[4], b[4];
-
-	zero(a, 4);
-	zero(b, 4);
-	for (uint32_t i = 0; i < blocks; i++) {
-		const uint8_t *tile = w + i * stride;
-
-		streams(a, b, tile, tile + NDPI_TILE_BYTES, NDPI_ROWS / 2, h + i * NDPI_ROWS,
-			(size_t)(ahead.next - w));
-	}
-	put(out, a, 0, add, 1, 4);
-	put(out + NDPI_ROWS, b, 0, add, 1, 4);
 }
 
 /* One instance for each size of a tile; vecs such that the sums fit. */
 #define DEFINE_TILE(tokens, vecs)							\
-static void panel_##tokens(const uint8_t *w, uint32_t pairs, const float *x,		\
-			   float *out, bool add, struct ndpi_ahead ahead)		\
+static void multiply_##tokens(const uint8_t *w, size_t stride, uint32_t pieces,		\
+			      const float *x, float *out, size_t ld,			\
+			      enum ndpi_store store, const struct ndpi_ahead *ahead)	\
 {											\
-	panel_n(w, pairs, x, out, add, ahead, tokens, vecs);				\
-}											\
-static void down_##tokens(const uint8_t *w, size_t stride, uint32_t blocks,		\
-			  const float *h, float *out, size_t ld, bool add,		\
-			  struct ndpi_ahead ahead)					\
-{											\
-	down_n(w, stride, blocks, h, out, ld, add, ahead, tokens, vecs);		\
+	multiply_n(w, stride, pieces, x, out, ld, store, ahead, tokens, vecs);		\
 }
 
 DEFINE_TILE(1, 4)
@@ -352,45 +254,24 @@ DEFINE_TILE(4, 2)
 DEFINE_TILE(5, 2)
 DEFINE_TILE(6, 2)
 
-static typeof(panel_1) *const panel_of[] = {
-	NULL, panel_1, panel_2, panel_3, panel_4, panel_5, panel_6,
-};
-
-static typeof(down_1) *const down_of[] = {
-	NULL, down_1, down_2, down_3, down_4, down_5, down_6,
-};
-
-static void panel(const uint8_t *w, uint32_t pairs, const void *x, uint32_t tokens, float *out,
-		  bool add, struct ndpi_ahead ahead)
+static void multiply(const uint8_t *w, size_t stride, uint32_t pieces, const void *in,
+		     uint32_t tokens, float *out, size_t ld, enum ndpi_store store,
+		     const struct ndpi_ahead *ahead)
 {
-	panel_of[tokens](w, pairs, x, out, add, ahead);
-}
+	static typeof(multiply_1) *const of[] = {
+		NULL, multiply_1, multiply_2, multiply_3, multiply_4, multiply_5, multiply_6,
+	};
 
-static void down(const uint8_t *w, size_t stride, uint32_t blocks, uint32_t outs, const void *h,
-		 uint32_t tokens, float *out, size_t ld, bool add, struct ndpi_ahead ahead)
-{
-	if (outs == 2 && tokens == 1) {
-		down2_1(w, stride, blocks, h, out, add, ahead);
-		return;
-	}
-	for (; outs; outs--) {
-		down_of[tokens](w, stride, blocks, h, out, ld, add, ahead);
-		w += NDPI_TILE_BYTES;
-		out += NDPI_ROWS;
-		ahead.next += NDPI_TILE_BYTES;
-	}
+	of[tokens](w, stride, pieces, in, out, ld, store, ahead);
 }
 
 const struct ndpi_cpu_kernels ndpi_cpu_avx2 = {
 	.isa = NDP_ISA_AVX2,
 	.tile_tokens = MAX_TILE,
-	.pair_tokens = MAX_BOTH,
 	.elem_bytes = sizeof(float),
 	.pack = pack,
 	.act = act,
-	.panel = panel,
-	.both = both,
-	.down = down,
+	.multiply = multiply,
 };
 
 #ifdef __clang__

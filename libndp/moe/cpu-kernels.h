@@ -23,18 +23,26 @@ enum {
 	NDPI_ROWS = NDP_BLOCK_ROWS,	/* of a panel, outputs of a tile of down */
 	NDPI_PAIR_BYTES = 4 * NDPI_ROWS,	/* two inputs of 32 rows */
 	NDPI_CHUNK = 256,		/* inputs */
-	NDPI_CHUNK_BYTES = NDPI_CHUNK / 2 * NDPI_PAIR_BYTES,
 	NDPI_GROUP = NDPI_CHUNK / NDPI_ROWS,	/* blocks of a chunk of neurons */
-	NDPI_TILE_BYTES = NDPI_ROWS / 2 * NDPI_PAIR_BYTES,	/* of down: 32 x 32 */
+	NDPI_TILE_BYTES = NDPI_ROWS / 2 * NDPI_PAIR_BYTES,	/* 32 rows of 32 inputs */
 };
 
 /*
- * Weights that will be wanted next, to be fetched while those at hand are worked on:
- * for pair p of them the two lines at @next + p * @step.
+ * Weights that will be wanted soon, fetched while those at hand are worked on: at pair p of
+ * piece b the two lines at @first + b * @stride + p * @step, from piece @split on at
+ * @second + (b - @split) * @stride + p * @step.
  */
 struct ndpi_ahead {
-	const uint8_t *next;
-	size_t step;
+	const uint8_t *first, *second;
+	uint32_t split;
+	size_t stride, step;
+};
+
+/* What becomes of a chain of multiply-adds. */
+enum ndpi_store {
+	NDPI_SET,	/* out = the chain from zero */
+	NDPI_ADD,	/* out += the chain from zero */
+	NDPI_CONTINUE,	/* out = the chain from out */
 };
 
 /*
@@ -44,7 +52,7 @@ struct ndpi_ahead {
 struct ndpi_cpu_kernels {
 	enum ndp_isa isa;
 	uint32_t tile_tokens;	/* most of a tile */
-	uint32_t pair_tokens;	/* most for which both() is made */
+	uint32_t both_tokens;	/* most for both(); 0: there is none */
 	uint32_t elem_bytes;
 
 	/* Column @t of a packed tile of @tokens: @n elements of @src, then zeroes up to @padded. */
@@ -54,21 +62,20 @@ struct ndpi_cpu_kernels {
 	void (*act)(void *dst, uint32_t tokens, uint32_t t, const float *g, const float *u,
 		    int act, float alpha, float limit);
 	/*
-	 * out[t * 32 + m] = or (@add) += a chunk of @pairs pairs of a panel times a tile of
-	 * @tokens.
+	 * A chain over @pieces pieces of 32 inputs, @stride apart, of 32 rows: a chunk of a panel,
+	 * or the tiles of down of some blocks for 32 outputs.  out[t * ld + m].
 	 */
-	void (*panel)(const uint8_t *w, uint32_t pairs, const void *x, uint32_t tokens,
-		      float *out, bool add, struct ndpi_ahead ahead);
-	/* Gate and up, each at most pair_tokens tokens, of all chunks of @pairs pairs. */
-	void (*both)(const uint8_t *gate, const uint8_t *up, uint32_t pairs, const void *x,
-		     uint32_t tokens, float *g, float *u);
+	void (*multiply)(const uint8_t *w, size_t stride, uint32_t pieces, const void *in,
+			 uint32_t tokens, float *out, size_t ld, enum ndpi_store store,
+			 const struct ndpi_ahead *ahead);
 	/*
-	 * A chunk of neurons, @blocks tiles of down @stride apart, for @outs (1 or 2) tiles of
-	 * 32 outputs side by side: out[t * ld + j].
+	 * A chunk of gate and up side by side, pieces one after the other: few tokens wait for
+	 * memory, which two streams keep busier than one.  ld is 32; what is fetched of gate
+	 * is fetched of up, too.
 	 */
-	void (*down)(const uint8_t *w, size_t stride, uint32_t blocks, uint32_t outs,
-		     const void *h, uint32_t tokens, float *out, size_t ld, bool add,
-		     struct ndpi_ahead ahead);
+	void (*both)(const uint8_t *gate, const uint8_t *up, uint32_t pieces, const void *in,
+		     uint32_t tokens, float *g, float *u, enum ndpi_store store,
+		     const struct ndpi_ahead *ahead);
 };
 
 extern const struct ndpi_cpu_kernels ndpi_cpu_scalar;

@@ -46,13 +46,12 @@ static void act(void *dst, uint32_t tokens, uint32_t t, const float *g, const fl
 	}
 }
 
-/* sum[m] += w[k][m] * x[k], x advancing by @tokens */
-static void chain(float sum[NDPI_ROWS], const uint8_t *w, uint32_t pairs, const float *x,
-		  uint32_t tokens)
+/* sum[m] += w[k][m] * x[k] for 32 k, x advancing by @tokens */
+static void piece(float sum[NDPI_ROWS], const uint8_t *w, const float *x, uint32_t tokens)
 {
 	const uint32_t *e = (const uint32_t *)w;
 
-	for (uint32_t p = 0; p < pairs; p++, e += NDPI_ROWS, x += 2 * (size_t)tokens) {
+	for (uint32_t p = 0; p < NDPI_ROWS / 2; p++, e += NDPI_ROWS, x += 2 * (size_t)tokens) {
 		for (uint32_t m = 0; m < NDPI_ROWS; m++)
 			sum[m] += ndp_bf16_to_f32((ndp_bf16)e[m]) * x[0];
 		for (uint32_t m = 0; m < NDPI_ROWS; m++)
@@ -60,49 +59,29 @@ static void chain(float sum[NDPI_ROWS], const uint8_t *w, uint32_t pairs, const 
 	}
 }
 
-static void store(float *out, const float *sum, bool add)
+static void multiply(const uint8_t *w, size_t stride, uint32_t pieces, const void *in,
+		     uint32_t tokens, float *out, size_t ld, enum ndpi_store store,
+		     const struct ndpi_ahead *ahead)
 {
-	for (uint32_t m = 0; m < NDPI_ROWS; m++)
-		out[m] = add ? out[m] + sum[m] : sum[m];
-}
-
-static void panel(const uint8_t *w, uint32_t pairs, const void *x, uint32_t tokens, float *out,
-		  bool add, struct ndpi_ahead ahead)
-{
-	(void)ahead;
-	for (uint32_t t = 0; t < tokens; t++) {
+	(void)ahead; /* this path is not about speed */
+	for (uint32_t t = 0; t < tokens; t++, out += ld) {
 		float sum[NDPI_ROWS] = { 0 };
 
-		chain(sum, w, pairs, (const float *)x + t, tokens);
-		store(out + t * NDPI_ROWS, sum, add);
-	}
-}
-
-static void down(const uint8_t *w, size_t stride, uint32_t blocks, uint32_t outs, const void *h,
-		 uint32_t tokens, float *out, size_t ld, bool add, struct ndpi_ahead ahead)
-{
-	(void)ahead;
-	for (uint32_t j = 0; j < outs; j++) {
-		for (uint32_t t = 0; t < tokens; t++) {
-			float sum[NDPI_ROWS] = { 0 };
-
-			for (uint32_t b = 0; b < blocks; b++)
-				chain(sum, w + b * stride + (size_t)j * NDPI_TILE_BYTES,
-				      NDPI_ROWS / 2,
-				      (const float *)h + (size_t)b * NDPI_ROWS * tokens + t,
-				      tokens);
-			store(out + t * ld + j * NDPI_ROWS, sum, add);
-		}
+		if (store == NDPI_CONTINUE)
+			memcpy(sum, out, sizeof(sum));
+		for (uint32_t b = 0; b < pieces; b++)
+			piece(sum, w + b * stride,
+			      (const float *)in + (size_t)b * NDPI_ROWS * tokens + t, tokens);
+		for (uint32_t m = 0; m < NDPI_ROWS; m++)
+			out[m] = store == NDPI_ADD ? out[m] + sum[m] : sum[m];
 	}
 }
 
 const struct ndpi_cpu_kernels ndpi_cpu_scalar = {
 	.isa = NDP_ISA_SCALAR,
 	.tile_tokens = 4,
-	.pair_tokens = 0,
 	.elem_bytes = sizeof(float),
 	.pack = pack,
 	.act = act,
-	.panel = panel,
-	.down = down,
+	.multiply = multiply,
 };

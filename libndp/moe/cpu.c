@@ -24,7 +24,9 @@
 enum {
 	MAX_H = 65472,
 	MAX_BATCH = 1024,	/* tokens that share one pass over the weights */
-	MAX_OUTS = 16,		/* tiles of outputs of a task: y of a tile of tokens fits L1 */
+	STREAM_TOKENS = 6,	/* for which bandwidth is all that counts */
+	SUMS_BYTES = 256 << 10,	/* of a single tile of tokens, in the second-level cache */
+	MIN_OUTS = 8,
 	LINE = 64,
 };
 
@@ -129,40 +131,71 @@ static void pack(const struct call *c, struct part *p, uint32_t tile)
 	}
 }
 
-/*
- * A tile of tokens passes over @bytes of weights; its share of as many bytes at @next
- * is fetched meanwhile.
- */
-static struct ndpi_ahead share(const struct part *p, uint32_t tile, const uint8_t *next,
-			       size_t bytes)
-{
-	return (struct ndpi_ahead){
-		next + bytes / p->tiles * tile,
-		p->tiles > 1 ? NDPI_PAIR_BYTES / p->tiles : NDPI_PAIR_BYTES,
-	};
-}
-
 static void look_around(struct ndpi_thread *thread, uint32_t pieces)
 {
 	if (thread->poll && pieces % 32 == 31)
 		thread->poll(thread->poll_arg);
 }
 
-/* g or u of a block: @w is its panel. */
-static void project_panel(const struct call *c, const struct part *p, const uint8_t *w, float *out,
-			  struct ndpi_thread *thread)
+/* How many pieces of 2 KiB ahead a single tile of tokens fetches weights: by tokens. */
+static uint32_t pieces_ahead(uint32_t tokens)
+{
+	return tokens <= 6 ? 2 : 4;
+}
+
+/*
+ * g and u of a block of few tokens; @next is the gate of the next one.
+ */
+static void project_both(const struct call *c, const struct part *p, const uint8_t *gate,
+			 const uint8_t *up, const uint8_t *next, float *g, float *u)
 {
 	for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
-		uint32_t pairs = min_u(p->h_in - k, NDPI_CHUNK) / 2;
-		const uint8_t *at = w + (size_t)k / 2 * NDPI_PAIR_BYTES;
-		size_t bytes = (size_t)pairs * NDPI_PAIR_BYTES;
+		uint32_t pieces = min_u(p->h_in - k, NDPI_CHUNK) / NDPI_ROWS;
+		size_t at = (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES;
+		size_t ahead = min_u(pieces_ahead(p->tokens), pieces) * NDPI_TILE_BYTES;
+
+		c->kernels->both(gate + at, up + at, pieces,
+				 p->x + (size_t)k * p->tokens * c->kernels->elem_bytes, p->tokens,
+				 g, u, k ? NDPI_ADD : NDPI_SET, &(struct ndpi_ahead){
+			.first = gate + at + ahead,
+			.split = pieces - (uint32_t)(ahead / NDPI_TILE_BYTES),
+			.second = k + NDPI_CHUNK < p->h_in ?
+				gate + at + pieces * NDPI_TILE_BYTES : next,
+		});
+	}
+}
+
+/*
+ * g or u of a block: @w is its panel, @next what is wanted after it.  A single tile of
+ * tokens fetches some pieces ahead; of several each fetches its part of the next chunk.
+ */
+static void project_one(const struct call *c, const struct part *p, const uint8_t *w,
+			const uint8_t *next, float *out, struct ndpi_thread *thread)
+{
+	for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
+		uint32_t pieces = min_u(p->h_in - k, NDPI_CHUNK) / NDPI_ROWS;
+		const uint8_t *at = w + (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES;
+		size_t bytes = (size_t)pieces * NDPI_TILE_BYTES;
+		const uint8_t *after = k + NDPI_CHUNK < p->h_in ? at + bytes : next;
+		struct ndpi_ahead ahead = {
+			.split = pieces, .stride = NDPI_TILE_BYTES / p->tiles,
+			.step = NDPI_PAIR_BYTES / p->tiles,
+		};
 
 		for (uint32_t i = 0; i < p->tiles; i++) {
-			c->kernels->panel(at, pairs,
-					  p->x + packed_offset(p, k, p->h_in, i) *
-					  c->kernels->elem_bytes, tile_size(p, i),
-					  out + (size_t)tile_first(p, i) * NDPI_ROWS, k,
-					  share(p, i, at + bytes, bytes));
+			ahead.first = after + bytes / p->tiles * i;
+			if (p->tiles == 1) {
+				uint32_t n = min_u(pieces_ahead(p->tokens), pieces);
+
+				ahead.split = pieces - n;
+				ahead.first = at + n * NDPI_TILE_BYTES;
+				ahead.second = after;
+			}
+			c->kernels->multiply(at, NDPI_TILE_BYTES, pieces,
+					     p->x + packed_offset(p, k, p->h_in, i) *
+					     c->kernels->elem_bytes, tile_size(p, i),
+					     out + (size_t)tile_first(p, i) * NDPI_ROWS,
+					     NDPI_ROWS, k ? NDPI_ADD : NDPI_SET, &ahead);
 			look_around(thread, i);
 		}
 		look_around(thread, k / NDPI_CHUNK);
@@ -179,12 +212,13 @@ static void project(const struct call *c, struct part *p, uint32_t block,
 	float *u = g + (size_t)p->tokens * NDPI_ROWS;
 	uint32_t neurons = p->nr_blocks * NDPI_ROWS, n = block * NDPI_ROWS;
 	uint32_t in_chunk = n % NDPI_CHUNK;
+	const uint8_t *next = block + 1 < p->nr_blocks ? gate + p->block_bytes : p->blocks;
 
-	if (p->tokens <= c->kernels->pair_tokens) {
-		c->kernels->both(gate, up, p->h_in / 2, p->x, p->tokens, g, u);
+	if (p->tokens <= c->kernels->both_tokens) {
+		project_both(c, p, gate, up, next, g, u);
 	} else {
-		project_panel(c, p, gate, g, thread);
-		project_panel(c, p, up, u, thread);
+		project_one(c, p, gate, up, g, thread);
+		project_one(c, p, up, next, u, thread);
 	}
 	for (uint32_t i = 0; i < p->tiles; i++) {
 		uint32_t first = tile_first(p, i), size = tile_size(p, i);
@@ -200,66 +234,118 @@ static void project(const struct call *c, struct part *p, uint32_t block,
 	}
 }
 
-/* Outputs [tile * 32, (tile + @n) * 32) of all tokens, to y. */
+/* Outputs [tile * 32, (tile + @n) * 32) of all tokens, from [tile][token][32], to y. */
 static void store(const struct part *p, uint32_t tile, uint32_t n, const float *from)
 {
 	const struct ndp_cpu_job *job = p->job;
-	uint32_t column = tile * NDPI_ROWS;
-	uint32_t columns;
 
-	if (column >= job->shape.h_out)
-		return;
-	columns = min_u(n * NDPI_ROWS, job->shape.h_out - column);
-	for (uint32_t t = 0; t < p->tokens; t++)
-		memcpy(job->y + ((size_t)p->first_token + t) * job->ldy + column,
-		       from + (size_t)t * n * NDPI_ROWS, columns * sizeof(float));
+	for (uint32_t j = tile; j < tile + n && j * NDPI_ROWS < job->shape.h_out; j++) {
+		uint32_t columns = min_u(NDPI_ROWS, job->shape.h_out - j * NDPI_ROWS);
+
+		for (uint32_t t = 0; t < p->tokens; t++, from += NDPI_ROWS)
+			memcpy(job->y + ((size_t)p->first_token + t) * job->ldy + j * NDPI_ROWS,
+			       from, columns * sizeof(float));
+	}
 }
 
-/* Tiles [tile, tile + @n) of outputs, over all blocks. */
-static void down_outs(const struct call *c, const struct part *p, uint32_t tile, uint32_t n,
-		      float *y, struct ndpi_thread *thread)
+static const uint8_t *h_of(const struct call *c, const struct part *p, uint32_t block, uint32_t tile)
 {
-	const uint8_t *w = p->blocks + (size_t)p->h_in * 2 * NDPI_ROWS * sizeof(ndp_bf16) +
-		(size_t)tile * NDPI_TILE_BYTES;
-	uint32_t neurons = p->nr_blocks * NDPI_ROWS;
+	uint32_t in_chunk = block * NDPI_ROWS % NDPI_CHUNK;
+	size_t at = packed_offset(p, block * NDPI_ROWS - in_chunk, p->nr_blocks * NDPI_ROWS, tile);
 
+	return p->h + (at + (size_t)in_chunk * tile_size(p, tile)) * c->kernels->elem_bytes;
+}
+
+/*
+ * @n tiles of outputs of few tokens: what counts is bandwidth, so weights pass in the order
+ * in which they lie, and sums of a group of blocks wait in the cache.
+ */
+static void down_stream(const struct call *c, const struct part *p, const uint8_t *w, uint32_t n,
+			float *y, float *sum, struct ndpi_thread *thread)
+{
+	size_t floats = (size_t)p->tokens * n * NDPI_ROWS;
+
+	for (uint32_t b = 0; b < p->nr_blocks; b++) {
+		const uint8_t *at = w + b * p->block_bytes, *h = h_of(c, p, b, 0);
+		const uint8_t *next = b + 1 < p->nr_blocks ? at + p->block_bytes : w;
+		uint32_t in_group = b % NDPI_GROUP;
+
+		for (uint32_t j = 0; j < n; j++) {
+			uint32_t k = j + pieces_ahead(p->tokens);
+			struct ndpi_ahead ahead = {
+				.first = k < n ? at + (size_t)k * NDPI_TILE_BYTES :
+					next + (size_t)(k - n) * NDPI_TILE_BYTES,
+				.split = 1, .step = NDPI_PAIR_BYTES,
+			};
+
+			c->kernels->multiply(at + (size_t)j * NDPI_TILE_BYTES, 0, 1, h, p->tokens,
+					     sum + (size_t)j * p->tokens * NDPI_ROWS, NDPI_ROWS,
+					     in_group ? NDPI_CONTINUE : NDPI_SET, &ahead);
+		}
+		if (in_group == NDPI_GROUP - 1 || b + 1 == p->nr_blocks)
+			for (size_t i = 0; i < floats; i++)
+				y[i] = b < NDPI_GROUP ? sum[i] : y[i] + sum[i];
+		look_around(thread, b);
+	}
+}
+
+/*
+ * @n tiles of outputs: of a group of blocks @step tiles at a time, which stay in the cache
+ * while all tiles of tokens pass; sums stay in registers for the group.  Each tile of tokens
+ * fetches its part of what comes next.
+ */
+static void down_reuse(const struct call *c, const struct part *p, const uint8_t *w, uint32_t n,
+		       uint32_t step, float *y, struct ndpi_thread *thread)
+{
 	for (uint32_t b = 0; b < p->nr_blocks; b += NDPI_GROUP) {
 		uint32_t blocks = min_u(p->nr_blocks - b, NDPI_GROUP);
+		const uint8_t *group = w + b * p->block_bytes;
+		const uint8_t *after = b + blocks < p->nr_blocks ?
+			group + blocks * p->block_bytes : w + n * NDPI_TILE_BYTES;
+		struct ndpi_ahead ahead = {
+			.split = blocks, .stride = p->block_bytes,
+			.step = NDPI_PAIR_BYTES / p->tiles,
+		};
 
-		for (uint32_t j = 0; j < n; j += 2) {
-			const uint8_t *at = w + b * p->block_bytes + (size_t)j * NDPI_TILE_BYTES;
-			const uint8_t *next = at + 2 * NDPI_TILE_BYTES;
+		for (uint32_t j = 0; j < n; j += step) {
+			for (uint32_t i = 0; i < p->tiles * step; i++) {
+				uint32_t tile = i / step, k = j + i % step;
+				const uint8_t *at = group + (size_t)k * NDPI_TILE_BYTES;
+				const uint8_t *next = j + step < n ?
+					at + step * NDPI_TILE_BYTES :
+					after + (size_t)(k - j) * NDPI_TILE_BYTES;
 
-			if (j + 2 >= n) /* the range's first tiles, of the next group if any */
-				next = w + (b + blocks < p->nr_blocks ? b + blocks : b) *
-					p->block_bytes;
-			for (uint32_t i = 0; i < p->tiles; i++) {
-				const uint8_t *h = p->h +
-					packed_offset(p, b * NDPI_ROWS, neurons, i) *
-					c->kernels->elem_bytes;
-
-				c->kernels->down(at, p->block_bytes, blocks, min_u(n - j, 2), h,
-						 tile_size(p, i),
-						 y + (size_t)tile_first(p, i) * n * NDPI_ROWS +
-						 j * NDPI_ROWS, (size_t)n * NDPI_ROWS, b,
-						 share(p, i, next, NDPI_TILE_BYTES));
+				if (k >= n)
+					continue;
+				ahead.first = next + NDPI_TILE_BYTES / p->tiles * tile;
+				c->kernels->multiply(at, p->block_bytes, blocks,
+						     h_of(c, p, b, tile), tile_size(p, tile),
+						     y + ((size_t)k * p->tokens +
+							  tile_first(p, tile)) * NDPI_ROWS,
+						     NDPI_ROWS, b ? NDPI_ADD : NDPI_SET, &ahead);
 				look_around(thread, i);
 			}
-			look_around(thread, j / 2);
+			look_around(thread, j);
 		}
 	}
-	store(p, tile, n, y);
 }
 
 static void down(const struct call *c, struct part *p, uint32_t task, struct ndpi_thread *thread)
 {
 	uint32_t tile = task * p->outs, end = min_u(tile + p->outs, p->h_out / NDPI_ROWS);
-	/* With one tile of tokens y fits the cache, and weights pass in long stretches. */
-	uint32_t step = p->tiles > 1 ? 2 : p->outs;
 	float *y = (float *)(c->scratch + thread->index * c->scratch_bytes);
+	const uint8_t *w = p->blocks + (size_t)p->h_in * 2 * NDPI_ROWS * sizeof(ndp_bf16);
 
-	for (; tile < end; tile += step)
-		down_outs(c, p, tile, min_u(step, end - tile), y, thread);
+	for (uint32_t n; tile < end; tile += n) {
+		const uint8_t *at = w + (size_t)tile * NDPI_TILE_BYTES;
+
+		n = p->tiles > 1 ? min_u(2, end - tile) : end - tile;
+		if (p->tiles == 1 && p->tokens <= STREAM_TOKENS)
+			down_stream(c, p, at, n, y, y + (size_t)p->tokens * n * NDPI_ROWS, thread);
+		else
+			down_reuse(c, p, at, n, p->tiles > 1 ? 2 : 1, y, thread);
+		store(p, tile, n, y);
+	}
 }
 
 static void run_task(struct ndpi_work *work, uint32_t list, uint32_t task,
@@ -378,9 +464,14 @@ static void describe(const struct ndp_cpu *cpu, struct part *p, const struct ndp
 	};
 	p->blocks = (const uint8_t *)job->blocks + job->first * p->block_bytes;
 	p->tiles = (p->tokens + cpu->kernels->tile_tokens - 1) / cpu->kernels->tile_tokens;
-	/* Several tasks for each thread, so that none waits long in the end. */
+	/*
+	 * Several tasks for each thread, so that none waits long in the end, and the sums of a
+	 * single tile of tokens fit the first-level cache.
+	 */
 	outs = p->h_out / NDPI_ROWS;
-	p->outs = min_u((outs / (4 * threads) + 1) / 2 * 2, MAX_OUTS);
+	p->outs = threads > 1 ? (outs / (4 * threads) + 1) / 2 * 2 : outs;
+	outs = SUMS_BYTES / (p->tokens * NDPI_ROWS * sizeof(float)) / 2 * 2;
+	p->outs = min_u(p->outs, outs > MIN_OUTS ? outs : MIN_OUTS);
 	if (!p->outs)
 		p->outs = 2;
 }
@@ -403,10 +494,10 @@ static size_t h_bytes(const struct part *p, const struct ndpi_cpu_kernels *k)
 	return round_up((size_t)p->tokens * p->nr_blocks * NDPI_ROWS * k->elem_bytes, LINE);
 }
 
-/* g and u of a block, or y of a task. */
+/* g and u of a block, or y of a task, twice for a single tile of tokens. */
 static size_t scratch_bytes(const struct part *p)
 {
-	uint32_t outs = p->tiles > 1 || p->outs < 2 ? 2 : p->outs;
+	uint32_t outs = p->tiles > 1 ? 2 : 2 * p->outs;
 
 	return (size_t)p->tokens * NDPI_ROWS * outs * sizeof(float);
 }
