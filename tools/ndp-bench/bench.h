@@ -45,6 +45,8 @@ int bench_gpu(int argc, char **argv, struct bench_report *rep);
 int bench_ndp(int argc, char **argv, struct bench_report *rep);
 int bench_layer(int argc, char **argv, struct bench_report *rep);
 int bench_load(int argc, char **argv, struct bench_report *rep);
+/* `layer` with --predict. */
+int bench_layer_predict(int argc, char **argv, struct bench_report *rep);
 
 /* One line on stderr (with --json also the document {"error": ...}), status 3. */
 void bench_die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));

@@ -31,7 +31,7 @@ static const struct {
 	{ "cpu", bench_cpu, "expert FFNs on the CPU, against other libraries" },
 	{ "gpu", bench_gpu, "expert FFNs on a GPU, resident and missing" },
 	{ "ndp", bench_ndp, "commands on NDP DIMMs: overhead, FFN, modelled beside wall" },
-	{ "layer", bench_layer, "whole layers over the domains" },
+	{ "layer", bench_layer, "whole layers over the domains; with --predict against a profile" },
 	{ "load", bench_load, "packing a model" },
 };
 
@@ -145,6 +145,17 @@ static bool take(int *argc, char **argv, const char *word)
 	return found;
 }
 
+/* "--name" or "--name=value" */
+static bool has_option(int argc, char **argv, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (int i = 2; i < argc; i++)
+		if (!strncmp(argv[i], name, n) && (!argv[i][n] || argv[i][n] == '='))
+			return true;
+	return false;
+}
+
 int main(int argc, char **argv)
 {
 	json = take(&argc, argv, "--json");
@@ -159,11 +170,16 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < COMMANDS; i++) {
 		struct bench_report *rep;
 		int status, end;
+		bench_command run = commands[i].run;
 
-		if (strcmp(argv[1], commands[i].name) || !commands[i].run)
+		if (strcmp(argv[1], commands[i].name))
+			continue;
+		if (!strcmp(argv[1], "layer") && has_option(argc, argv, "--predict"))
+			run = bench_layer_predict;
+		if (!run)
 			continue;
 		rep = report_start(argc, argv, json);
-		status = commands[i].run(argc - 1, argv + 1, rep);
+		status = run(argc - 1, argv + 1, rep);
 		end = report_end(rep);
 		return status > end ? status : end;
 	}

@@ -7,3 +7,7 @@ NDP_BENCH_FRAME := $(addprefix tools/ndp-bench/,main.c report.c stats.c machine.
 ndp-bench_SRCS := $(NDP_BENCH_FRAME) \
 	$(sort $(wildcard $(foreach c,cpu gpu layer load ndp,tools/ndp-bench/$(c)*.c)))
 ndp-bench_LIBS += -ljansson
+
+# Bars D.5 and D.6. A command that is there is run with --bars.
+MOE_BENCH_RUNS += $(foreach c,cpu layer,$(if $(wildcard tools/ndp-bench/$(c).c),$(c))) \
+	tests/bench/bench-predict.sh tests/bench/bench-load.sh
