@@ -229,22 +229,38 @@ static bool present(const struct mapper *mp, const struct spelling *s)
 }
 
 /*
- * Spellings that share a name (down_proj is in stacked and fused ones) are told apart by
- * gate: the one whose gate is there wins.
+ * The spelling whose gate is there; only where there is none at all (the spellings share
+ * names of other matrices) the first of which anything is there.
  */
-static const struct spelling *choose_spelling(const struct mapper *mp)
+static int choose_spelling(const struct mapper *mp, const struct spelling **out)
 {
 	const bool gguf = mp->m->config.gguf;
 	const struct spelling *all = gguf ? gguf_spellings : spellings;
 	size_t n = gguf ? COUNT(gguf_spellings) : COUNT(spellings);
+	const struct ndp_tensor *found = NULL;
 
-	for (size_t i = 0; i < n; i++)
-		if (look(mp, all[i].gate, 0, all[i].suffix))
-			return &all[i];
-	for (size_t i = 0; i < n; i++)
+	*out = NULL;
+	for (size_t i = 0; i < n; i++) {
+		const struct ndp_tensor *t = look(mp, all[i].gate, 0, all[i].suffix);
+
+		if (!t)
+			continue;
+		if (found)
+			return ndpi_fail(mp->err, -ENOTSUP, "%s: layer %u has experts in two spellings, "
+					 "with '%.100s' and with '%.100s'", t->file, mp->layer,
+					 found->name, t->name);
+		found = t;
+		*out = &all[i];
+	}
+	for (size_t i = 0; i < n && !*out; i++)
 		if (present(mp, &all[i]))
-			return &all[i];
-	return NULL;
+			*out = &all[i];
+	if (*out)
+		return 0;
+	return ndpi_fail(mp->err, -ENOENT, "%s: layer %u of this %s has no tensors of experts (looked "
+			 "for %s%u.%s and the other spellings)", ndp_tensors_get(mp->ts, 0)->file,
+			 mp->layer, mp->m->config.info.family, mp->prefix, mp->layer,
+			 gguf ? "ffn_gate_exps.weight" : "mlp.experts.0.gate_proj.weight");
 }
 
 static void set_plain(struct model_matrix *mat, const struct ndp_tensor *t, uint32_t e,
@@ -438,19 +454,14 @@ static int map_biases(struct mapper *mp, struct model_layer *layer, const struct
 static int map_experts(struct mapper *mp, struct model_layer *layer)
 {
 	const struct ndp_model_info *info = &mp->m->config.info;
-	const struct spelling *s = choose_spelling(mp);
-	int r;
+	const struct spelling *s;
+	int r = choose_spelling(mp, &s);
 
+	if (r < 0)
+		return r;
 	layer->experts = calloc(info->router.experts, sizeof(*layer->experts));
 	if (!layer->experts)
 		return ndpi_fail(mp->err, -ENOMEM, "layer %u: out of memory", mp->layer);
-	if (!s)
-		return ndpi_fail(mp->err, -ENOENT, "%s: layer %u of this %s has no tensors of experts "
-				 "(looked for %s%u.%s and the other spellings)",
-				 ndp_tensors_get(mp->ts, 0)->file, mp->layer, info->family,
-				 mp->prefix, mp->layer,
-				 mp->m->config.gguf ? "ffn_gate_exps.weight" :
-						      "mlp.experts.0.gate_proj.weight");
 	switch (s->kind) {
 	case EACH:
 		r = map_each(mp, layer, s);
@@ -466,7 +477,7 @@ static int map_experts(struct mapper *mp, struct model_layer *layer)
 	}
 	if (r == 0 && info->expert_bias)
 		r = map_biases(mp, layer, s);
-	for (uint32_t e = 0; e < info->router.experts && r == 0; e++) {
+	for (uint32_t e = 0; e < info->router.experts && r == 0 && !mp->nr_missing; e++) {
 		r = check_dtype(mp, &layer->experts[e].gate);
 		if (r == 0)
 			r = check_dtype(mp, &layer->experts[e].up);

@@ -66,13 +66,15 @@ static void scale_codes(ndp_bf16 scaled[16], uint8_t scale)
 	for (int i = 0; i < 8; i++) {
 		/* Adding to the exponent is exact while it stays one of a normal number. */
 		if (scale > 2 && scale < 252)
-			scaled[i] = i ? (ndp_bf16)(values[i] + ((scale - 127) << 7)) : 0;
+			scaled[i] = i ? (ndp_bf16)(values[i] + (scale - 127) * 128) : 0;
 		else
-			scaled[i] = ndp_bf16_from_f32(scale == 255 ? NAN :
-						      ldexpf(ndp_bf16_to_f32(values[i]),
+			scaled[i] = ndp_bf16_from_f32(ldexpf(ndp_bf16_to_f32(values[i]),
 							     scale - 127));
 		scaled[i + 8] = scaled[i] | 0x8000;
 	}
+	if (scale == 255)	/* E8M0's NaN */
+		for (int i = 0; i < 16; i++)
+			scaled[i] = 0x7fc0;
 }
 
 /* A range of elements; with scales it is whole groups. */
