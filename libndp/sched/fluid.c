@@ -24,11 +24,12 @@
 #include <string.h>
 
 static const float tiny = 1e-6f;
+static const float smoothing = 0.7f;	/* of prices between rounds of making ways */
 static const float least_pivot = 3e-5f;	/* of a step's largest entry */
 
 enum {
 	ENOUGH = 4,		/* candidates that a search collects for the steps after it */
-	MOST_ROUNDS = 16,	/* of making ways */
+	MOST_ROUNDS = 24,	/* of making ways */
 	NOT_EXPERT = UINT16_MAX,
 };
 
@@ -485,7 +486,7 @@ static bool make_ways(struct simplex *s, struct ndpi_fluid *f, float gap)
 		/* None: the prices of the solution itself decide. */
 		if (!made && !s->smooth)
 			return false;
-		s->smooth = made ? 0.5f : 0;
+		s->smooth = made ? smoothing : 0;
 	}
 	return made;
 }
@@ -552,7 +553,7 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 	s->key = choice;
 	s->next = 0;
 	s->rounds = 0;
-	s->smooth = 0.5f;
+	s->smooth = smoothing;
 	s->first = ndpi_take(&arena, t->nr);
 	s->rows = t->rows;
 	s->width = t->width;

@@ -238,26 +238,32 @@ bool ndpi_make_way(const struct ndpi_table *t, uint32_t i, const float *price, f
 	const struct ndp_layer *layer = t->rules.layer;
 	const uint32_t dimms = layer->host->nr_dimms;
 	const uint16_t *blocks = layer->blocks + (size_t)t->expert[i] * dimms;
-	struct sites s, best;
-	uint32_t best_level = 0;
+	struct sites sites[2], *best = NULL;
+	uint32_t best_level = 0, first = 0;
 	struct prices p;
 	float best_cost = least;
 	ndpi_wide load;
 
+	while (!blocks[first])
+		first++;
+	/* Shares of a domain are all there is to divide it by. */
+	if (blocks[first] == t->rules.nr_blocks)
+		return false;
 	prices_init(&p, t, i, price);
 	for (int gpu = 0; gpu < 1 + p.gpu; gpu++) {
+		struct sites *s = &sites[gpu];
 		uint32_t level[MOST_LEVELS], nr;
 
-		if (!find_sites(&p, blocks, dimms, gpu, &s))
+		if (!find_sites(&p, blocks, dimms, gpu, s))
 			continue;
-		if (s.base < best_cost) {
-			best_cost = s.base;
+		if (s->base < best_cost) {
+			best_cost = s->base;
 			best_level = 0;
 			best = s;
 		}
-		nr = p.cpu ? find_levels(&p, &s, level) : 0;
+		nr = p.cpu ? find_levels(&p, s, level) : 0;
 		for (uint32_t k = 0; k < nr; k++) {
-			const float cost = cost_at(&p, &s, level[k]);
+			const float cost = cost_at(&p, s, level[k]);
 
 			if (cost < best_cost) {
 				best_cost = cost;
@@ -266,10 +272,10 @@ bool ndpi_make_way(const struct ndpi_table *t, uint32_t i, const float *price, f
 			}
 		}
 	}
-	if (!(best_cost < least))
+	if (!best)
 		return false;
 	cut->i = i;
-	write_cut(&p, &best, best_level, cut);
+	write_cut(&p, best, best_level, cut);
 	memset(load, 0, t->full_width * sizeof(float));
 	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
 		ndpi_add_part_row(t, i, o, cut->blocks[o], 1, load);
