@@ -5,8 +5,9 @@
  *
  * Memory and ports are charged when an action starts, and memory is given back
  * when it ends: a migration keeps the old blocks until the new ones have arrived,
- * so both count. A port that was used for t is free again after t / share, which
- * keeps it to its share of any span of time that begins with a copy.
+ * so both count. Ports of DIMM-Link, and PCIe, serve one copy after another; one
+ * that is used for t from some time on is free again after t / share, which keeps
+ * it to its share of any span of time that begins with a copy.
  */
 #include "engine.h"
 
@@ -84,12 +85,15 @@ void ndp_place_defaults(struct ndp_place_options *options, const struct ndp_host
 		.dimm_bytes = host->dimm_bytes,
 		.allowed_mask = UINT32_MAX >> (32 - host->nr_dimms),
 		.charges = NDP_CHARGES_ALL,
+		.kinds = (1u << NDP_PLACE_KINDS) - 1,
 		.policy = NDP_POLICY_TRIMOE,
 		.link_share = 0.5,
 		.pcie_share = 0.5,
 		.horizon_steps = 128,
 		.hysteresis = 0.5,
 		.stay_ns = 2e9,
+		.queue_ns = 1e8,
+		.least_cost = 0.125,
 	};
 }
 
@@ -107,8 +111,12 @@ size_t ndp_place_bytes(uint32_t layers, uint32_t experts, uint32_t nr_dimms)
 		return 0;
 	return 64 + aligned(sizeof(struct ndp_placer)) +
 	       2 * aligned(cells * nr_dimms * sizeof(uint16_t)) + 3 * aligned(cells) +
-	       aligned(cells * sizeof(double)) + aligned(cells * sizeof(float)) +
-	       aligned(layers * sizeof(struct place_pause)) + aligned(experts * sizeof(uint32_t)) +
+	       aligned(cells * sizeof(double)) + 2 * aligned(cells * sizeof(float)) +
+	       aligned(layers * sizeof(struct place_pause)) + aligned(layers * sizeof(float)) +
+	       (2 + PLACE_STEPS) * aligned(experts * sizeof(uint32_t)) +
+	       aligned((size_t)experts * nr_dimms * sizeof(uint16_t)) +
+	       aligned(experts * sizeof(float)) + aligned(experts) +
+	       aligned(experts * NDP_DOMAINS * sizeof(float[PLACE_GROUPS])) +
 	       aligned(ndp_schedule_bytes(experts, nr_dimms)) +
 	       aligned(ndp_plan_bytes(experts, nr_dimms));
 }
@@ -130,13 +138,18 @@ static int check_options(const struct ndp_place_options *o, const struct ndp_hos
 			      o->link_share, o->pcie_share);
 	if (!(o->horizon_steps >= 0 && isfinite(o->horizon_steps)) ||
 	    !(o->hysteresis >= 0 && isfinite(o->hysteresis)) ||
-	    !(o->stay_ns >= 0 && isfinite(o->stay_ns)))
+	    !(o->stay_ns >= 0 && isfinite(o->stay_ns)) ||
+	    !(o->queue_ns >= 0 && isfinite(o->queue_ns)))
 		return refuse(err, -EINVAL,
-			      "horizon_steps %g, hysteresis %g and stay_ns %g must be finite and "
-			      "not negative",
-			      o->horizon_steps, o->hysteresis, o->stay_ns);
+			      "horizon_steps %g, hysteresis %g, stay_ns %g and queue_ns %g must be "
+			      "finite and not negative",
+			      o->horizon_steps, o->hysteresis, o->stay_ns, o->queue_ns);
+	if (!(o->least_cost >= 0 && o->least_cost <= 1))
+		return refuse(err, -EINVAL, "least_cost %g must be 0 to 1", o->least_cost);
 	if ((unsigned)o->policy >= NDP_POLICIES)
 		return refuse(err, -EINVAL, "policy %u: there are %u", o->policy, NDP_POLICIES);
+	if (o->kinds >> NDP_PLACE_KINDS)
+		return refuse(err, -EINVAL, "kinds %#x: there are %u", o->kinds, NDP_PLACE_KINDS);
 	if (o->allowed_mask & ~(UINT32_MAX >> (32 - host->nr_dimms)))
 		return refuse(err, -EINVAL, "allowed_mask %#x names DIMMs beyond the host's %u",
 			      o->allowed_mask, host->nr_dimms);
@@ -174,6 +187,18 @@ static int count_memory(struct ndp_placer *p, struct ndp_error *err)
 	return 0;
 }
 
+/* What a relayout over all allowed DIMMs leads to. */
+static void spread_evenly(struct ndp_placer *p)
+{
+	struct ndp_placement even;
+
+	if (ndp_placement_spread(&even, p->nr_blocks, p->options.allowed_mask) < 0)
+		return;
+	p->can_spread = even.nr_ranges > 1;
+	for (uint32_t i = 0; i < even.nr_ranges; i++)
+		p->even[even.ranges[i].dimm] = (uint16_t)even.ranges[i].nr_blocks;
+}
+
 int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shape *shape,
 		   uint32_t layers, const struct ndp_place_options *options, const uint16_t *blocks,
 		   const uint8_t *on_gpu, struct ndp_placer **placer, struct ndp_error *err)
@@ -201,8 +226,16 @@ int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shap
 	p->busy = take(&at, cells);
 	p->free_ns = take(&at, cells * sizeof(double));
 	p->seen = take(&at, cells * sizeof(float));
+	p->worth = take(&at, cells * sizeof(float));
 	p->pause = take(&at, layers * sizeof(*p->pause));
 	p->tokens = take(&at, shape->experts * sizeof(uint32_t));
+	p->saved = take(&at, (size_t)shape->experts * host->nr_dimms * sizeof(uint16_t));
+	p->other = take(&at, shape->experts * sizeof(uint32_t));
+	p->expected_ns = take(&at, layers * sizeof(float));
+	p->step = take(&at, PLACE_STEPS * shape->experts * sizeof(uint32_t));
+	p->ways = take(&at, shape->experts * NDP_DOMAINS * sizeof(*p->ways));
+	p->nr_ways = take(&at, shape->experts);
+	p->value = take(&at, shape->experts * sizeof(float));
 	p->work = take(&at, ndp_schedule_bytes(shape->experts, host->nr_dimms));
 	ndp_plan_init(&p->plan, take(&at, ndp_plan_bytes(shape->experts, host->nr_dimms)),
 		      shape->experts, host->nr_dimms);
@@ -231,6 +264,10 @@ int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shap
 		return r;
 	memcpy(p->target, p->blocks, cells * host->nr_dimms * sizeof(uint16_t));
 	memcpy(p->gpu_target, p->on_gpu, cells);
+	/* Until its layer is looked at nobody knows what the GPU's copy of an expert is worth. */
+	for (size_t k = 0; k < cells; k++)
+		p->worth[k] = HUGE_VALF;
+	spread_evenly(p);
 	*placer = p;
 	return 0;
 }
@@ -265,24 +302,27 @@ static double prefetch_ns(const struct ndp_placer *p, uint32_t layer, uint32_t e
 		    (double)(most * p->block_bytes) / p->host.channel_gbps);
 }
 
-double ndpi_place_copy_ns(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal)
+/* When the ports that a proposal needs are free. */
+static double start_ns(const struct ndp_placer *p, uint32_t layer, const struct proposal *proposal)
+{
+	double start = p->now_ns;
+
+	if (proposal->kind == NDP_PLACE_PREFETCH)
+		return fmax(start, p->pcie_ns);
+	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
+		const int32_t blocks = leaving(p, layer, proposal, d);
+
+		if (blocks)
+			start = fmax(start, blocks > 0 ? p->link_out_ns[d] : p->link_in_ns[d]);
+	}
+	return start;
+}
+
+/* A move between DIMMs. */
+static double move_ns(const struct ndp_placer *p, uint32_t layer, const struct proposal *proposal)
 {
 	double longest = 0;
 
-	if (!place_rested(p, layer, proposal->expert))
-		return HUGE_VAL;
-	if (proposal->kind == NDP_PLACE_PREFETCH) {
-		const uint64_t freed = proposal->victim >= 0 ? p->shape.expert_bytes : 0;
-
-		if (p->options.pcie_share <= 0 || p->host.pcie_gbps <= 0 ||
-		    p->gpu_bytes - freed + p->shape.expert_bytes > p->options.gpu_bytes)
-			return HUGE_VAL;
-		if (p->pcie_ns > p->now_ns) {
-			p->must_wait = true;
-			return HUGE_VAL;
-		}
-		return prefetch_ns(p, layer, proposal->expert);
-	}
 	if (p->options.link_share <= 0 || p->host.link_gbps <= 0)
 		return HUGE_VAL;
 	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
@@ -291,17 +331,37 @@ double ndpi_place_copy_ns(struct ndp_placer *p, uint32_t layer, const struct pro
 		if (proposal->row[d] && p->dimm_bytes[d] + proposal->row[d] * p->block_bytes >
 					p->options.dimm_bytes)
 			return HUGE_VAL;
-		if (!blocks)
-			continue;
 		if (blocks < 0 && !(p->options.allowed_mask >> d & 1))
 			return HUGE_VAL;
-		if ((blocks > 0 ? p->link_out_ns[d] : p->link_in_ns[d]) > p->now_ns) {
-			p->must_wait = true;
-			return HUGE_VAL;
-		}
-		longest = fmax(longest, link_ns(p, (uint32_t)abs(blocks)));
+		if (blocks)
+			longest = fmax(longest, link_ns(p, (uint32_t)abs(blocks)));
 	}
 	return longest;
+}
+
+double ndpi_place_copy_ns(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal)
+{
+	double copy_ns;
+
+	if (!place_rested(p, layer, proposal->expert) ||
+	    !(p->options.kinds >> proposal->kind & 1))
+		return HUGE_VAL;
+	if (proposal->kind == NDP_PLACE_PREFETCH) {
+		const uint64_t freed = proposal->has_victim ? p->shape.expert_bytes : 0;
+
+		if (p->options.pcie_share <= 0 || p->host.pcie_gbps <= 0 ||
+		    p->gpu_bytes - freed + p->shape.expert_bytes > p->options.gpu_bytes)
+			return HUGE_VAL;
+		copy_ns = prefetch_ns(p, layer, proposal->expert);
+	} else {
+		copy_ns = move_ns(p, layer, proposal);
+	}
+	if (isfinite(copy_ns) &&
+	    start_ns(p, layer, proposal) > p->now_ns + p->options.queue_ns) {
+		p->must_wait = true;
+		return HUGE_VAL;
+	}
+	return copy_ns;
 }
 
 void ndpi_place_try(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,
@@ -313,42 +373,75 @@ void ndpi_place_try(struct ndp_placer *p, uint32_t layer, const struct proposal 
 	*undo = *proposal;
 	if (proposal->kind == NDP_PLACE_PREFETCH) {
 		gpu[proposal->expert] ^= 1;
-		if (proposal->victim >= 0)
-			gpu[proposal->victim] ^= 1;
+		if (proposal->has_victim)
+			p->gpu_target[place_cell(p, proposal->victim_layer, proposal->victim)] ^= 1;
 		return;
 	}
 	memcpy(undo->row, row, p->host.nr_dimms * sizeof(*row));
 	memcpy(row, proposal->row, p->host.nr_dimms * sizeof(*row));
 }
 
-double ndpi_place_makespan(struct ndp_placer *p, uint32_t layer)
+/* A step's part of the mean. */
+static void add_loads(struct ndp_loads *sum, const struct ndp_loads *step)
 {
-	const struct ndp_layer now = {
-		.host = &p->host, .shape = &p->shape, .charges = p->options.charges,
-		.tokens = p->tokens,
-		.blocks = place_row(p, p->target, layer, 0),
-		.on_gpu = p->gpu_target + place_cell(p, layer, 0),
-	};
+	sum->gpu_ns += step->gpu_ns / PLACE_STEPS;
+	sum->pcie_ns += step->pcie_ns / PLACE_STEPS;
+	sum->cpu_ns += step->cpu_ns / PLACE_STEPS;
+	for (uint32_t c = 0; c < NDP_MAX_CHANNELS; c++)
+		sum->channel_ns[c] += step->channel_ns[c] / PLACE_STEPS;
+	for (uint32_t d = 0; d < NDP_MAX_DIMMS; d++)
+		sum->dimm_ns[d] += step->dimm_ns[d] / PLACE_STEPS;
+}
 
+bool ndpi_place_schedule(struct ndp_placer *p, uint32_t layer, double most_ns,
+			 double makespan_ns[PLACE_STEPS])
+{
+	struct ndp_layer now = place_layer(p, layer);
+
+	p->runs++;
+	memset(&p->loads, 0, sizeof(p->loads));
+	for (uint32_t k = 0; k < PLACE_STEPS; k++) {
+		now.tokens = p->step + (size_t)k * p->shape.experts;
+		if (ndp_schedule(&now, p->options.policy, p->work, &p->plan) < 0)
+			return false;
+		makespan_ns[k] = p->plan.makespan_ns;
+		if (makespan_ns[0] > most_ns)
+			return false;
+		add_loads(&p->loads, &p->plan.loads);
+	}
+	return true;
+}
+
+double ndpi_place_expected(struct ndp_placer *p, uint32_t layer)
+{
+	const float *seen = p->seen + place_cell(p, layer, 0);
+	struct ndp_layer now = place_layer(p, layer);
+
+	for (uint32_t e = 0; e < p->shape.experts; e++)
+		p->other[e] = place_whole(seen[e]);
+	now.tokens = p->other;
 	return ndp_schedule(&now, p->options.policy, p->work, &p->plan) < 0 ? HUGE_VAL :
 	       p->plan.makespan_ns;
 }
 
 static void start_prefetch(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,
-			   double copy_ns)
+			   const struct ndp_place_action *action)
 {
 	const size_t cell = place_cell(p, layer, proposal->expert);
 
-	if (proposal->victim >= 0) {
-		const size_t victim = place_cell(p, layer, (uint32_t)proposal->victim);
+	if (proposal->has_victim) {
+		const size_t victim = place_cell(p, proposal->victim_layer, proposal->victim);
 
 		p->on_gpu[victim] = p->gpu_target[victim] = 0;
 		p->free_ns[victim] = p->now_ns + p->options.stay_ns;
+		p->worth[victim] = HUGE_VALF;
 	} else {
 		p->gpu_bytes += p->shape.expert_bytes;
 	}
 	p->gpu_target[cell] = 1;
-	p->pcie_ns = p->now_ns + copy_ns / p->options.pcie_share;
+	p->worth[cell] = (float)proposal->gain_ns;
+	p->pcie_ns = action->start_ns + (action->end_ns - action->start_ns) /
+					p->options.pcie_share;
 }
 
 static void start_move(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,
@@ -358,8 +451,8 @@ static void start_move(struct ndp_placer *p, uint32_t layer, const struct propos
 
 	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
 		const int32_t blocks = leaving(p, layer, proposal, d);
-		const double until_ns = p->now_ns + link_ns(p, (uint32_t)abs(blocks)) /
-						    p->options.link_share;
+		const double until_ns = flight->action.start_ns +
+					link_ns(p, (uint32_t)abs(blocks)) / p->options.link_share;
 
 		if (blocks > 0)
 			p->link_out_ns[d] = until_ns;
@@ -371,12 +464,14 @@ static void start_move(struct ndp_placer *p, uint32_t layer, const struct propos
 		p->dimm_bytes[d] += flight->dimm_bytes[d];
 	}
 	memcpy(row, proposal->row, p->host.nr_dimms * sizeof(*row));
+	p->nr_moves++;
 }
 
 void ndpi_place_start(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal,
 		      double gain_ns, double cost_ns, struct ndp_place_action *action)
 {
 	const double copy_ns = ndpi_place_copy_ns(p, layer, proposal);
+	const double begin_ns = start_ns(p, layer, proposal);
 	struct flight *flight = p->flight;
 
 	while (flight->used)
@@ -388,15 +483,17 @@ void ndpi_place_start(struct ndp_placer *p, uint32_t layer, const struct proposa
 			.kind = proposal->kind,
 			.layer = layer,
 			.expert = proposal->expert,
-			.victim = proposal->kind == NDP_PLACE_PREFETCH ? proposal->victim : -1,
+			.victim = proposal->has_victim ? (int32_t)proposal->victim : -1,
+			.victim_layer = proposal->has_victim ? proposal->victim_layer : layer,
 			.gain_ns = gain_ns,
 			.cost_ns = cost_ns,
-			.end_ns = p->now_ns + copy_ns,
+			.start_ns = begin_ns,
+			.end_ns = begin_ns + copy_ns,
 		},
 	};
 	if (proposal->kind == NDP_PLACE_PREFETCH) {
 		flight->action.nr_blocks = p->nr_blocks;
-		start_prefetch(p, layer, proposal, copy_ns);
+		start_prefetch(p, layer, proposal, &flight->action);
 	} else {
 		start_move(p, layer, proposal, flight);
 	}
@@ -436,10 +533,12 @@ int ndp_place_done(struct ndp_placer *p, uint32_t id, double now_ns, int result)
 	p->now_ns = fmax(p->now_ns, now_ns);
 	if (flight->action.kind != NDP_PLACE_PREFETCH) {
 		end_move(p, flight, result >= 0);
+		p->nr_moves--;
 	} else if (result >= 0) {
 		p->on_gpu[cell] = 1;
 	} else {
 		p->gpu_target[cell] = 0;
+		p->worth[cell] = HUGE_VALF;
 		p->gpu_bytes -= p->shape.expert_bytes;
 	}
 	p->failed += result < 0;

@@ -333,12 +333,76 @@ skew_is_as_asked() {
 
 engine_moves_experts() {
 	ends 0 "$replay" --trace "$traces/trace_gptoss20b_mixed_b256.csv.gz" --model gpt-oss-20b \
-		--steps 40 --policy trimoe --json && strict_json && python3 - "$work/out" <<-'EOF'
+		--steps 40 --policy trimoe,gpu-ndp --json && strict_json && python3 - "$work/out" <<-'EOF'
 	import json, sys
-	e = json.load(open(sys.argv[1]))["engine"]
-	assert e["lead"] == "trimoe" and e["decisions"] > 0, e
-	assert 0 < e["prefetch"]["started"] == e["prefetch"]["bytes"] / 13219200, e
-	assert 0 < e["played"] <= e["layers_beside_copies"] and 0 <= e["hidden_share"] <= 1, e
+	for p in json.load(open(sys.argv[1]))["policies"]:
+	    e = p["engine"]
+	    assert e["decisions"] > 0 and e["ended"] > 0, e
+	    assert 0 < e["prefetch"]["started"] == e["prefetch"]["bytes"] / 13219200, e
+	    assert 0 < e["played"] <= e["layers_beside_copies"] and 0 <= e["hidden_share"] <= 1, e
+	    assert e["modelled_busiest_port_ns"] <= e["modelled_copies_ns"] * (1 + 1e-9), e
+	EOF
+}
+
+# From one DIMM each: with each kind of action, or two, layers end up shorter than with
+# none; every kind starts; most is hidden; and without drift the engine comes to rest.
+every_kind_of_move_pays() {
+	python3 - "$replay" <<-'EOF'
+	import json, subprocess, sys
+	def run(moves, steps):
+	    out = subprocess.run([sys.argv[1], "--synthetic", f"steps={steps},layers=4", "--model",
+	                          "deepseek-v2", "--policy", "trimoe", "--placement", "engine-local",
+	                          "--moves", moves, "--gpu-slots", "32", "--json"],
+	                         check=True, capture_output=True).stdout
+	    return json.loads(out)["policies"][0]["engine"]
+	late = {}
+	for moves in "none", "prefetch", "relayout", "rebalance", "prefetch,rebalance", "all":
+	    e = run(moves, 80)
+	    late[moves] = e["modelled_late_mean_ns"]
+	    for kind in "prefetch", "relayout", "rebalance":
+	        assert (e[kind]["started"] > 0) == (moves == "all" or kind in moves), (moves, e)
+	    assert moves == "none" or e["hidden_share"] > 0.75, (moves, e)
+	print({k: round(v / 1e3) for k, v in late.items()})
+	assert late["prefetch"] < 0.95 * late["none"], late
+	assert late["relayout"] < 0.6 * late["none"], late
+	assert late["rebalance"] < 0.99 * late["none"], late
+	assert late["prefetch,rebalance"] < 0.98 * late["prefetch"], late
+	assert late["all"] < 0.5 * late["none"] and late["all"] < 0.98 * late["relayout"], late
+	moved = [sum(e[k]["started"] for k in ("prefetch", "relayout", "rebalance"))
+	         for e in (run("all", 150), run("all", 300))]
+	assert moved[1] - moved[0] <= 0.05 * moved[0], moved
+	EOF
+}
+
+moves_need_an_engine() {
+	usage "--moves is about the placement engine" "${synthetic[@]}" --placement spread \
+		--moves none && usage "not 'jump'" "${synthetic[@]}" --moves prefetch,jump
+}
+
+# C7: what does not fit is refused with the arithmetic, and no slots are legal.
+gpu_slots() {
+	broken "at most 678 fit" "${synthetic[@]}" --gpu-slots 679 &&
+		ends 0 "$replay" "${synthetic[@]}" --gpu-slots 678 && says out "GPU memory 678 experts" &&
+		ends 0 "$replay" "${synthetic[@]}" --gpu-slots 678 --json &&
+		says out '"gpu_slots": 678' '"gpu_unused": false'
+}
+
+without_gpu_slots_the_gpu_is_unused() {
+	local file=$work/no-gpu-memory.json
+
+	sed '/expert_bytes/s/32000000000/0/' share/hosts/trimoe-paper.json >"$file"
+	ends 0 "$replay" "${synthetic[@]}" --host "$file" --json && cp "$work/out" "$work/bytes" &&
+		ends 0 "$replay" "${synthetic[@]}" --gpu-slots 0 && says out "GPU unused" &&
+		ends 0 "$replay" "${synthetic[@]}" --gpu-slots 0 --json && strict_json &&
+		says out '"gpu_unused": true' && cmp "$work/out" "$work/bytes" &&
+		python3 - "$work/out" <<-'EOF'
+	import json, sys
+	doc = json.load(open(sys.argv[1]))
+	possible = {p["policy"]: p["possible"] for p in doc["policies"]}
+	assert not possible["gpu"] and possible["trimoe"] and possible["gpu-cpu"], possible
+	for p in doc["policies"]:
+	    assert not p["possible"] or (p["busy"]["gpu"] == 0 and p["commands"]["gpu"] == 0 and
+	                                 p["engine"]["prefetch"]["started"] == 0), p
 	EOF
 }
 
@@ -381,10 +445,14 @@ t "JSON is strict" json_is_strict
 t "JSON is strict where policies are impossible" impossible_is_said
 t "JSON is strict with no baseline" json_is_strict --policy split
 t "the placement engine moves experts, and what of it is hidden is said" engine_moves_experts
+t "every kind of move starts, pays, and comes to rest" every_kind_of_move_pays
+t "--moves needs an engine and known kinds" moves_need_an_engine
+t "C7: GPU slots that do not fit are refused" gpu_slots
+t "C7: without GPU slots the GPU is unused, and that is said" without_gpu_slots_the_gpu_is_unused
 t "JSON of errors" json_of_errors
 t "CSV is a table" csv_is_a_table
 t "every time is called modelled" every_time_is_modelled
-for placement in engine spread local oracle-spread oracle-local; do
+for placement in engine engine-local spread local oracle-spread oracle-local; do
 	t "equal input, equal output: $placement" repeats --placement $placement
 done
 t "other seeds, other loads" seeds_differ

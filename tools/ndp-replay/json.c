@@ -84,6 +84,34 @@ static json_t *layers_array(const struct replay *r, const struct policy_result *
 	return a;
 }
 
+/* Null without an engine. */
+static json_t *engine_object(const struct replay *r, enum ndp_policy policy)
+{
+	const struct moves *m;
+	json_t *o;
+
+	if (!r->mover[policy])
+		return json_null();
+	m = &r->mover[policy]->moves;
+	o = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+		      "decisions", integer(m->decisions), "ended", integer(m->ended),
+		      "layers_beside_copies", integer(m->layers),
+		      "hidden_share", number(mover_hidden(m)),
+		      "waited_share", number(replay_waited(r, policy)),
+		      "modelled_copies_ns", number(m->copy_ns),
+		      "modelled_busiest_port_ns", number(m->port_ns),
+		      "modelled_delay_ns", number(m->delay_ns),
+		      "modelled_late_mean_ns", number(r->policy[policy].late_ns),
+		      "played", integer(m->played),
+		      "modelled_played_delay_ns", number(m->played_ns),
+		      "modelled_timeline_delay_ns", number(m->timeline_ns),
+		      "modelled_timeline_left_ns", number(m->timeline_left_ns));
+	for (unsigned int k = 0; o && k < NDP_PLACE_KINDS; k++)
+		json_object_set_new(o, move_name(k), json_pack("{s:o, s:o}",
+			"started", integer(m->started[k]), "bytes", integer(m->bytes[k])));
+	return o;
+}
+
 static json_t *policy_object(const struct replay *r, enum ndp_policy policy)
 {
 	const struct policy_result *p = &r->policy[policy];
@@ -103,7 +131,11 @@ static json_t *policy_object(const struct replay *r, enum ndp_policy policy)
 		      "commands", "gpu", integer(p->commands[NDP_DOMAIN_GPU]),
 		      "cpu", integer(p->commands[NDP_DOMAIN_CPU]),
 		      "ndp", integer(p->commands[NDP_DOMAIN_NDP]));
-	if (o && r->reference.nr)
+	if (o)
+		json_object_set_new(o, "modelled_bound_ns", number(p->fluid_ns / r->nr_sampled));
+	if (o)
+		json_object_set_new(o, "engine", engine_object(r, policy));
+	if (o && r->reference.nr && !isnan(g.over_lp))
 		json_object_set_new(o, "reference",
 			json_pack("{s:o, s:o, s:o}", "over_fluid", number(g.over_lp),
 				  "over_whole_best", number(g.over_whole),
@@ -136,27 +168,6 @@ static json_t *reference_object(const struct replay *r)
 			 "modelled_whole_bound_ns", number(ref->whole_bound_ns / ref->nr));
 }
 
-static json_t *engine_object(const struct replay *r)
-{
-	static const char *const kinds[] = { "prefetch", "relayout", "rebalance" };
-	const struct moves *m = &r->where.moves;
-	json_t *o;
-
-	if (!r->where.placer)
-		return json_null();
-	o = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}",
-		      "lead", ndp_policy_name(r->where.lead),
-		      "decisions", integer(m->decisions),
-		      "layers_beside_copies", integer(m->layers), "played", integer(m->played),
-		      "hidden_share", number(m->hidden_ns / m->copy_ns),
-		      "modelled_delay_ns", number(m->delay_ns),
-		      "modelled_total_ns", number(r->where.now_ns));
-	for (int k = 0; o && k < 3; k++)
-		json_object_set_new(o, kinds[k], json_pack("{s:o, s:o}",
-			"started", integer(m->started[k]), "bytes", integer(m->bytes[k])));
-	return o;
-}
-
 static json_t *score_object(const char *name, const struct ndp_score *s)
 {
 	return json_pack("{s:s, s:o, s:o, s:o}", "predictor", name,
@@ -180,17 +191,20 @@ static json_t *scores_array(const struct replay *r)
 
 int report_json(const struct replay *r, FILE *f, struct ndp_error *err)
 {
-	json_t *o = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}",
+	json_t *o = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s, s:o, s:b, s:s, s:o, s:o, s:o, s:o, "
+			      "s:o}",
 			      "time", "modelled", "host", host_object(r), "model", model_object(r),
 			      "loads", loads_object(r),
 			      "charges", r->options.charges == NDP_CHARGES_ALL ? "all" : "paper",
 			      "placement", placement_name(r->options.placement),
+			      "gpu_slots", integer(r->gpu_slots), "gpu_unused", !r->gpu_slots,
+			      "lead", ndp_policy_name(r->lead),
 			      "policies", policies_array(r),
-			      "modelled_bound_ns", number(r->fluid_ns / r->nr_sampled),
+			      "modelled_bound_ns", number(r->policy[r->lead].fluid_ns /
+							  r->nr_sampled),
 			      "best_baseline", r->best_baseline < 0 ? json_null() :
 					string(ndp_policy_name(r->best_baseline)),
-			      "reference", reference_object(r), "engine", engine_object(r),
-			      "prediction", scores_array(r));
+			      "reference", reference_object(r), "prediction", scores_array(r));
 
 	if (!o)
 		return fail(err, -ENOMEM, "out of memory");

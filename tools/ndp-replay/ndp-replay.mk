@@ -2,7 +2,7 @@
 #
 # ndp-replay: what schedulers would take on a described machine, for recorded loads.
 TOOLS += ndp-replay
-NDP_REPLAY_PARTS := draw json options plot reference replay report scores synthetic \
+NDP_REPLAY_PARTS := draw json mover options plot reference replay report scores synthetic \
 	trace where
 ndp-replay_SRCS := tools/ndp-replay/main.c \
 	$(NDP_REPLAY_PARTS:%=tools/ndp-replay/%.c) \

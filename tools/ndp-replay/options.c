@@ -25,7 +25,12 @@ const char options_usage[] =
 	"  --policy LIST        all (default), or some of gpu,gpu-cpu,gpu-ndp,trimoe,\n"
 	"                       trimoe-norefine,trimoe-nocpu-amx,split\n"
 	"  --charges SET        all (default), or paper: no DIMM reads, activations, staging\n"
-	"  --placement WHERE    engine (default), spread, local, oracle-spread, oracle-local\n"
+	"  --placement WHERE    engine (default), engine-local, spread, local, oracle-spread,\n"
+	"                       oracle-local\n"
+	"  --moves LIST         what the placement engine may do: all (default), none, or some of\n"
+	"                       prefetch,relayout,rebalance\n"
+	"  --gpu-slots N        experts that GPU memory may hold, of all layers together\n"
+	"                       (default: what fits in the host's expert_bytes)\n"
 	"  --reference[=N]      solve N layers (default: 20) with GLPK: fluid bound, optimum\n"
 	"  --layers             results of each layer, too\n"
 	"  --json, --csv        one JSON document, or CSV, instead of text\n"
@@ -36,7 +41,8 @@ const char options_usage[] =
 
 enum {
 	OPT_TRACE = 256, OPT_SYNTHETIC, OPT_MODEL, OPT_HOST, OPT_BATCH, OPT_STEPS, OPT_SEED,
-	OPT_POLICY, OPT_CHARGES, OPT_PLACEMENT, OPT_REFERENCE, OPT_LAYERS, OPT_JSON, OPT_CSV,
+	OPT_POLICY, OPT_CHARGES, OPT_PLACEMENT, OPT_MOVES, OPT_GPU_SLOTS,
+	OPT_REFERENCE, OPT_LAYERS, OPT_JSON, OPT_CSV,
 	OPT_PLOT, OPT_HELP, OPT_END,
 };
 
@@ -51,6 +57,8 @@ static const struct option longopts[] = {
 	{ "policy", required_argument, NULL, OPT_POLICY },
 	{ "charges", required_argument, NULL, OPT_CHARGES },
 	{ "placement", required_argument, NULL, OPT_PLACEMENT },
+	{ "moves", required_argument, NULL, OPT_MOVES },
+	{ "gpu-slots", required_argument, NULL, OPT_GPU_SLOTS },
 	{ "reference", optional_argument, NULL, OPT_REFERENCE },
 	{ "layers", no_argument, NULL, OPT_LAYERS },
 	{ "json", no_argument, NULL, OPT_JSON },
@@ -62,6 +70,7 @@ static const struct option longopts[] = {
 
 static const char *const placements[] = {
 	[PLACEMENT_ENGINE] = "engine",
+	[PLACEMENT_ENGINE_LOCAL] = "engine-local",
 	[PLACEMENT_SPREAD] = "spread",
 	[PLACEMENT_LOCAL] = "local",
 	[PLACEMENT_ORACLE_SPREAD] = "oracle-spread",
@@ -132,8 +141,43 @@ static int parse_placement(const char *text, enum placement *placement, struct n
 			*placement = p;
 			return 0;
 		}
-	return fail(err, -EINVAL, "--placement knows engine, spread, local, oracle-spread and "
-		    "oracle-local, not '%.60s'", text);
+	return fail(err, -EINVAL, "--placement knows engine, engine-local, spread, local, "
+		    "oracle-spread and oracle-local, not '%.60s'", text);
+}
+
+const char *move_name(unsigned int kind)
+{
+	static const char *const names[NDP_PLACE_KINDS] = {
+		[NDP_PLACE_PREFETCH] = "prefetch",
+		[NDP_PLACE_RELAYOUT] = "relayout",
+		[NDP_PLACE_REBALANCE] = "rebalance",
+	};
+
+	return names[kind];
+}
+
+static int parse_moves(const char *text, uint32_t *moves, struct ndp_error *err)
+{
+	const char *at = text;
+
+	*moves = !strcmp(text, "all") ? (1u << NDP_PLACE_KINDS) - 1 : 0;
+	if (*moves || !strcmp(text, "none"))
+		return 0;
+	for (;;) {
+		const size_t n = strcspn(at, ",");
+		unsigned int kind = 0;
+
+		while (kind < NDP_PLACE_KINDS && (strlen(move_name(kind)) != n ||
+						  memcmp(at, move_name(kind), n)))
+			kind++;
+		if (kind == NDP_PLACE_KINDS)
+			return fail(err, -EINVAL, "--moves knows all, none, prefetch, relayout and "
+				    "rebalance, not '%.60s'", at);
+		*moves |= 1u << kind;
+		if (!at[n])
+			return 0;
+		at += n + 1;
+	}
 }
 
 static int parse_one(struct options *o, int opt, struct ndp_error *err)
@@ -167,6 +211,11 @@ static int parse_one(struct options *o, int opt, struct ndp_error *err)
 		return 0;
 	case OPT_PLACEMENT:
 		return parse_placement(optarg, &o->placement, err);
+	case OPT_MOVES:
+		return parse_moves(optarg, &o->moves, err);
+	case OPT_GPU_SLOTS:
+		o->has_gpu_slots = true;
+		return parse_u64("gpu-slots", optarg, 0, UINT64_MAX, &o->gpu_slots, err);
 	case OPT_REFERENCE:
 		o->reference = 20;
 		return optarg ? parse_u32("reference", optarg, 100000, &o->reference, err) : 0;
@@ -193,6 +242,9 @@ static int check(const struct options *o, struct ndp_error *err)
 	if (!o->trace == !o->synthetic)
 		return fail(err, -EINVAL, "exactly one of --trace and --synthetic is wanted, %s",
 			    o->trace ? "both are there" : "none is there; see --help");
+	if (o->moves != (1u << NDP_PLACE_KINDS) - 1 && !placement_moves(o->placement))
+		return fail(err, -EINVAL, "--moves is about the placement engine; with --placement "
+			    "%s there is none", placement_name(o->placement));
 	if (!o->model)
 		return fail(err, -EINVAL, "--model is wanted, a name in share/models or a file");
 	return 0;
@@ -208,6 +260,7 @@ int options_parse(struct options *o, int argc, char **argv, struct ndp_error *er
 		.seed = 1,
 		.policies = (1u << NDP_POLICIES) - 1,
 		.charges = NDP_CHARGES_ALL,
+		.moves = (1u << NDP_PLACE_KINDS) - 1,
 	};
 	opterr = 0;
 	for (;;) {

@@ -3,12 +3,14 @@
 #ifndef NDP_REPLAY_OPTIONS_H
 #define NDP_REPLAY_OPTIONS_H
 
+#include <ndp/place.h>
 #include <ndp/sched.h>
 #include <stdbool.h>
 
 /* Where experts are; ndp-replay(1) says what each means. */
 enum placement {
-	PLACEMENT_ENGINE,	/* the placement engine moves them */
+	PLACEMENT_ENGINE,	/* spread, then each policy's placement engine moves them */
+	PLACEMENT_ENGINE_LOCAL,	/* the same from one DIMM each */
 	PLACEMENT_SPREAD,
 	PLACEMENT_LOCAL,
 	PLACEMENT_ORACLE_SPREAD,
@@ -17,6 +19,14 @@ enum placement {
 };
 
 const char *placement_name(enum placement p);
+
+/* Of an enum ndp_place_kind. */
+const char *move_name(unsigned int kind);
+
+static inline bool placement_moves(enum placement p)
+{
+	return p == PLACEMENT_ENGINE || p == PLACEMENT_ENGINE_LOCAL;
+}
 
 enum format { FORMAT_TEXT, FORMAT_JSON, FORMAT_CSV };
 
@@ -32,6 +42,9 @@ struct options {
 	uint32_t policies;	/* bits 1 << enum ndp_policy */
 	uint32_t charges;
 	enum placement placement;
+	uint32_t moves;		/* kinds of actions: bits 1 << enum ndp_place_kind */
+	uint64_t gpu_slots;	/* experts that GPU memory may hold, of all layers */
+	bool has_gpu_slots;	/* else what the host says */
 	enum format format;
 	uint32_t reference;	/* layers to solve by GLPK; 0: none */
 	bool layers;

@@ -43,6 +43,7 @@ static bool possible(const struct replay *r, int k)
 
 static void plot_makespan(const struct replay *r, FILE *f, const char *dir)
 {
+	const double bound_ms = r->policy[r->lead].fluid_ns / r->nr_sampled / 1e6;
 	char title[200];
 
 	snprintf(title, sizeof(title), "Modelled time of a layer: %s on %s", r->model.name,
@@ -62,7 +63,7 @@ static void plot_makespan(const struct replay *r, FILE *f, const char *dir)
 		"lc rgb '#d62728' dt 2 front\n"
 		"plot $data using 2:xtic(1) title 'mean' lc rgb '%s', "
 		"'' using 3 title 'p50' lc rgb '%s', '' using 4 title 'p99' lc rgb '%s'\n",
-		r->fluid_ns / r->nr_sampled / 1e6, r->fluid_ns / r->nr_sampled / 1e6, colours[0],
+		bound_ms, bound_ms, colours[0],
 		colours[2], colours[1]);
 	end(f);
 }

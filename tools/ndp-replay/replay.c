@@ -22,18 +22,18 @@ static bool sampled(uint64_t run)
 /*
  * Decisions of the placement engine and timelines cost many times a schedule: a
  * layer is decided on often at first, then seldom; of the layers that run beside
- * copies the first, then every 32nd are played.
+ * copies the first few are played, then every 512th.
  */
 enum {
-	DECIDE_FIRST_STEPS = 32, DECIDE_FIRST = 4, DECIDE_EVERY = 64,
-	PLAY_FIRST = 16, PLAY_EVERY = 32,
+	DECIDE_FIRST_STEPS = 64, DECIDE_FIRST = 4, DECIDE_EVERY = 16,
+	PLAY_FIRST = 8, PLAY_EVERY = 512,
 };
 
 static bool decides(const struct replay *r, uint32_t layer)
 {
 	const uint32_t every = r->steps < DECIDE_FIRST_STEPS ? DECIDE_FIRST : DECIDE_EVERY;
 
-	return r->where.placer && (r->steps + layer) % every == 0;
+	return (r->steps + layer) % every == 0;
 }
 
 /* Memory that scheduling works in. */
@@ -42,7 +42,7 @@ struct bench {
 	struct ndp_plan plan;
 	uint32_t *counts;	/* [layers][experts] of the step */
 	uint32_t *sorted;
-	void *events;		/* for timelines; NULL without an engine */
+	void *events;		/* for timelines; NULL without engines */
 	struct ndp_copy *copies;
 };
 
@@ -61,6 +61,56 @@ static int load_profiles(struct replay *r, const struct options *o, struct ndp_e
 		ret = ndp_model_profile_load(&r->model, path, err);
 	free(path);
 	return ret;
+}
+
+/* trimoe, else the first that is wanted and no ablation. */
+static enum ndp_policy lead_policy(uint32_t policies)
+{
+	static const uint8_t order[] = {
+		NDP_POLICY_TRIMOE, NDP_POLICY_SPLIT, NDP_POLICY_GPU_NDP, NDP_POLICY_GPU_CPU,
+		NDP_POLICY_GPU, NDP_POLICY_TRIMOE_NOCPU_AMX, NDP_POLICY_TRIMOE_NOREFINE,
+	};
+	size_t i = 0;
+
+	while (!(policies & 1u << order[i]))
+		i++;
+	return order[i];
+}
+
+/*
+ * GPU memory for experts as it was asked for, or as the host has it.  Without any
+ * there is nowhere to put even an expert that is missing: the GPU is left alone.
+ */
+static int find_slots(struct replay *r, const struct options *o, struct ndp_error *err)
+{
+	const uint64_t bytes = r->model.shape.expert_bytes;
+	struct ndp_host *host = &r->host.host;
+	int ret;
+
+	if (o->has_gpu_slots) {
+		ret = ndp_place_budget(o->gpu_slots, bytes, host->gpu_bytes, err);
+		if (ret < 0)
+			return ret;
+		host->gpu_bytes = o->gpu_slots * bytes;
+	}
+	r->gpu_slots = host->gpu.gflops > 0 ? host->gpu_bytes / bytes : 0;
+	if (!r->gpu_slots)
+		memset(&host->gpu, 0, sizeof(host->gpu));
+	return 0;
+}
+
+static int start_engines(struct replay *r, const struct options *o, struct ndp_error *err)
+{
+	if (!placement_moves(o->placement))
+		return 0;
+	for (int k = 0; k < NDP_POLICIES; k++) {
+		if (!(o->policies & 1u << k))
+			continue;
+		r->mover[k] = mover_new(&r->where, k, o->charges, o->moves, err);
+		if (!r->mover[k])
+			return err->code;
+	}
+	return 0;
 }
 
 static int open_source(struct replay *r, const struct options *o, struct ndp_error *err)
@@ -87,12 +137,17 @@ int replay_open(struct replay *r, const struct options *o, struct ndp_error *err
 	memset(r, 0, sizeof(*r));
 	r->options = *o;
 	r->best_baseline = -1;
+	r->lead = lead_policy(o->policies);
 	ret = load_profiles(r, o, err);
+	if (ret == 0)
+		ret = find_slots(r, o, err);
 	if (ret == 0)
 		ret = open_source(r, o, err);
 	if (ret == 0)
 		ret = where_init(&r->where, o, &r->host.host, &r->model.shape,
 				 r->source->nr_layers, err);
+	if (ret == 0)
+		ret = start_engines(r, o, err);
 	if (ret == 0)
 		ret = scores_init(&r->scores, r->source->nr_layers, r->model.shape.experts,
 				  o->seed, err);
@@ -125,6 +180,7 @@ void replay_close(struct replay *r)
 	for (int k = 0; k < NDP_POLICIES; k++) {
 		free(r->policy[k].makespan_ns);
 		free(r->policy[k].layer_ns);
+		mover_free(r->mover[k]);
 	}
 	free(r->layer_run);
 	free(r->rank_share);
@@ -160,10 +216,10 @@ static int bench_init(struct bench *b, const struct replay *r, struct ndp_error 
 	if (!b->work || !b->plan_memory || !b->counts || !b->sorted)
 		return fail(err, -ENOMEM, "out of memory");
 	ndp_plan_init(&b->plan, b->plan_memory, experts, dimms);
-	if (!r->where.placer)
+	if (!placement_moves(r->options.placement))
 		return 0;
-	b->events = malloc(ndp_timeline_bytes(experts, dimms, WHERE_MAX_COPIES));
-	b->copies = calloc(WHERE_MAX_COPIES, sizeof(*b->copies));
+	b->events = malloc(ndp_timeline_bytes(experts, dimms, MOVER_MAX_COPIES));
+	b->copies = calloc(MOVER_MAX_COPIES, sizeof(*b->copies));
 	if (!b->events || !b->copies)
 		return fail(err, -ENOMEM, "out of memory");
 	return 0;
@@ -197,19 +253,64 @@ static void add_busy(struct busy *busy, const struct ndp_loads *loads, const str
 		busy->dimms_ns += loads->dimm_ns[d] / host->nr_dimms;
 }
 
-/* One policy on one layer; returns its makespan, or 0 when it is impossible. */
-static double run_policy(struct replay *r, struct bench *b, const struct ndp_layer *layer,
-			 enum ndp_policy policy, uint32_t at)
+/* The layer that just ran beside copies, event by event, to compare. */
+static int play(struct bench *b, const struct ndp_layer *layer, struct mover *m, double delay_ns,
+		struct ndp_error *err)
+{
+	const uint32_t n = mover_copies(m, b->copies);
+	struct ndp_timeline t;
+	int ret;
+
+	if (!n)
+		return 0;
+	ret = ndp_timeline(layer, &b->plan, b->copies, n, b->events, NULL, 0, &t);
+	if (ret < 0)
+		return fail(err, ret, "the timeline failed (%s)", strerror(-ret));
+	m->moves.played++;
+	m->moves.played_ns += delay_ns;
+	m->moves.timeline_ns += t.delay_ns;
+	m->moves.timeline_left_ns += t.end_ns - t.makespan_ns;
+	return 0;
+}
+
+static int pass_time(struct bench *b, const struct ndp_layer *layer, struct mover *m,
+		     struct ndp_error *err)
+{
+	const uint64_t layers = m->moves.layers;
+	const double delay_ns = mover_pass(m, &b->plan);
+
+	if (m->moves.layers > layers && (layers < PLAY_FIRST || layers % PLAY_EVERY == 0))
+		return play(b, layer, m, delay_ns, err);
+	return 0;
+}
+
+/* Where a policy finds the experts. */
+static void find_experts(const struct replay *r, enum ndp_policy policy, uint32_t at,
+			 struct ndp_layer *layer)
+{
+	const struct mover *m = r->mover[policy];
+
+	layer->blocks = m ? ndp_place_blocks(m->placer, at) : where_blocks(&r->where, at);
+	layer->on_gpu = m ? ndp_place_on_gpu(m->placer, at) : where_on_gpu(&r->where, at);
+}
+
+/* One policy on one layer; @makespan_ns is 0 when it is impossible. */
+static int run_policy(struct replay *r, struct bench *b, struct ndp_layer *layer,
+		      enum ndp_policy policy, uint32_t at, double *makespan_ns,
+		      struct ndp_error *err)
 {
 	struct policy_result *p = &r->policy[policy];
 	uint32_t commands[NDP_DOMAINS];
 
+	*makespan_ns = 0;
 	if (!p->wanted || p->impossible)
 		return 0;
+	find_experts(r, policy, at, layer);
 	if (ndp_schedule(layer, policy, b->work, &b->plan) < 0) {
 		p->impossible = true;
 		return 0;
 	}
+	*makespan_ns = b->plan.makespan_ns;
 	p->makespan_ns[r->nr_run] = b->plan.makespan_ns;
 	p->sum_ns += b->plan.makespan_ns;
 	p->layer_ns[at] += b->plan.makespan_ns;
@@ -217,7 +318,7 @@ static double run_policy(struct replay *r, struct bench *b, const struct ndp_lay
 	ndp_plan_commands(layer, &b->plan, commands);
 	for (int d = 0; d < NDP_DOMAINS; d++)
 		p->commands[d] += commands[d];
-	return b->plan.makespan_ns;
+	return r->mover[policy] ? pass_time(b, layer, r->mover[policy], err) : 0;
 }
 
 static int falling(const void *a, const void *b)
@@ -237,44 +338,29 @@ static void count_ranks(struct replay *r, struct bench *b, const uint32_t *token
 		r->rank_share[k] += b->sorted[k];
 }
 
-static void sample(struct replay *r, struct bench *b, const struct ndp_layer *layer,
+static void sample(struct replay *r, struct bench *b, struct ndp_layer *layer, uint32_t at,
 		   const double makespan_ns[NDP_POLICIES], uint64_t selections)
 {
+	double fluid_ns = -1;
+
 	r->nr_sampled++;
 	r->sampled_selections += selections;
-	r->fluid_ns += ndp_fluid_bound(layer, b->work);
-	for (int k = 0; k < NDP_POLICIES; k++)
-		r->policy[k].sampled_ns += makespan_ns[k];
+	for (int k = 0; k < NDP_POLICIES; k++) {
+		struct policy_result *p = &r->policy[k];
+
+		if (!p->wanted || p->impossible)
+			continue;
+		find_experts(r, k, at, layer);
+		/* Without engines all find them in the same places. */
+		if (r->mover[k] || fluid_ns < 0)
+			fluid_ns = ndp_fluid_bound(layer, b->work);
+		p->fluid_ns += fluid_ns;
+		p->sampled_ns += makespan_ns[k];
+	}
 	count_ranks(r, b, layer->tokens);
 }
 
-/* Time passes as the lead policy takes it, with the engine's copies beside. */
-static int pass_time(struct replay *r, struct bench *b, const struct ndp_layer *layer,
-		     double makespan_ns, struct ndp_error *err)
-{
-	const enum ndp_policy lead = r->where.lead;
-	struct ndp_timeline t, *played = NULL;
-	uint32_t n;
-	int ret;
-
-	if (r->policy[lead].impossible)
-		return fail(err, -ENODEV, "--placement engine needs a policy that the host can run; "
-			    "%s cannot", ndp_policy_name(lead));
-	n = where_copies(&r->where, b->copies);
-	if (n && (r->where.moves.layers < PLAY_FIRST ||
-		  r->where.moves.layers % PLAY_EVERY == 0)) {
-		ret = ndp_schedule(layer, lead, b->work, &b->plan);
-		if (ret == 0)
-			ret = ndp_timeline(layer, &b->plan, b->copies, n, b->events, NULL, 0, &t);
-		if (ret < 0)
-			return fail(err, ret, "the timeline failed (%s)", strerror(-ret));
-		played = &t;
-	}
-	where_advance(&r->where, makespan_ns, played);
-	return 0;
-}
-
-/* A layer has run: learn from it, and let the engine decide. */
+/* A layer has run: learn from it, and let the engines decide. */
 static void learn(struct replay *r, const uint32_t *tokens, uint32_t layer)
 {
 	uint64_t selections = 0;
@@ -284,19 +370,19 @@ static void learn(struct replay *r, const uint32_t *tokens, uint32_t layer)
 		return;
 	for (uint32_t e = 0; e < r->model.shape.experts; e++)
 		selections += tokens[e];
-	if (selections)
-		where_decide(&r->where, layer, scores_shares(&r->scores, layer), selections);
+	for (int k = 0; selections && k < NDP_POLICIES; k++)
+		if (r->mover[k] && !r->policy[k].impossible)
+			mover_decide(r->mover[k], layer, scores_shares(&r->scores, layer),
+				     selections);
 }
 
 static int run_layer(struct replay *r, struct bench *b, uint32_t at, struct ndp_error *err)
 {
-	const struct ndp_layer layer = {
+	struct ndp_layer layer = {
 		.host = &r->host.host,
 		.shape = &r->model.shape,
 		.charges = r->options.charges,
 		.tokens = b->counts + (size_t)at * r->model.shape.experts,
-		.blocks = where_blocks(&r->where, at),
-		.on_gpu = where_on_gpu(&r->where, at),
 	};
 	double makespan_ns[NDP_POLICIES];
 	uint64_t selections = 0;
@@ -308,21 +394,24 @@ static int run_layer(struct replay *r, struct bench *b, uint32_t at, struct ndp_
 		return 0;
 	r->selections += selections;
 	where_prepare(&r->where, at, layer.tokens);
+	find_experts(r, r->lead, at, &layer);
 	ret = r->nr_run ? 0 : ndp_layer_check(&layer, err);
 	if (ret == 0)
 		ret = grow(r, err);
+	for (int k = 0; k < NDP_POLICIES && ret == 0; k++)
+		ret = run_policy(r, b, &layer, k, at, &makespan_ns[k], err);
 	if (ret < 0)
 		return ret;
-	for (int k = 0; k < NDP_POLICIES; k++)
-		makespan_ns[k] = run_policy(r, b, &layer, k, at);
 	if (sampled(r->nr_run))
-		sample(r, b, &layer, makespan_ns, selections);
+		sample(r, b, &layer, at, makespan_ns, selections);
 	r->nr_run++;
 	r->layer_run[at]++;
 	r->shown_layer = at;
+	find_experts(r, r->lead, at, &layer);
 	ret = reference_offer(&r->reference, &layer, makespan_ns, err);
-	if (ret == 0 && r->where.placer)
-		ret = pass_time(r, b, &layer, makespan_ns[r->where.lead], err);
+	for (int k = 0; k < NDP_POLICIES; k++)
+		if (r->mover[k])
+			mover_arrive(r->mover[k]);
 	return ret;
 }
 
@@ -330,12 +419,14 @@ static int run_layer(struct replay *r, struct bench *b, uint32_t at, struct ndp_
 static void keep_shown(struct replay *r, const struct bench *b)
 {
 	const size_t experts = r->model.shape.experts;
+	struct ndp_layer layer;
 
 	memcpy(r->shown_tokens, b->counts + r->shown_layer * experts,
 	       experts * sizeof(*r->shown_tokens));
-	memcpy(r->shown_blocks, where_blocks(&r->where, r->shown_layer),
+	find_experts(r, r->lead, r->shown_layer, &layer);
+	memcpy(r->shown_blocks, layer.blocks,
 	       experts * r->host.host.nr_dimms * sizeof(*r->shown_blocks));
-	memcpy(r->shown_on_gpu, where_on_gpu(&r->where, r->shown_layer), experts);
+	memcpy(r->shown_on_gpu, layer.on_gpu, experts);
 }
 
 struct ndp_layer replay_shown(const struct replay *r)
@@ -370,6 +461,8 @@ static void sum_up(struct replay *r)
 
 		if (!p->wanted || p->impossible)
 			continue;
+		for (uint64_t i = r->nr_run / 2; i < r->nr_run; i++)
+			p->late_ns += p->makespan_ns[i] / (r->nr_run - r->nr_run / 2);
 		qsort(p->makespan_ns, r->nr_run, sizeof(*p->makespan_ns), rising);
 		p->p50_ns = percentile(p->makespan_ns, r->nr_run, 50);
 		p->p99_ns = percentile(p->makespan_ns, r->nr_run, 99);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * replay.h - runs every wanted policy over every layer of every step, on the same
- * placement, and sums up what the plans take.
+ * replay.h - runs every wanted policy over every layer of every step and sums up
+ * what the plans take: all on the same placement, or each on what its own
+ * placement engine makes of it.
  *
  * Modelled time throughout: no clock is read.
  */
 #ifndef NDP_REPLAY_REPLAY_H
 #define NDP_REPLAY_REPLAY_H
 
+#include "mover.h"
 #include "options.h"
 #include "reference.h"
 #include "scores.h"
@@ -27,7 +29,9 @@ struct policy_result {
 	double *makespan_ns;	/* [nr_layers_run] of each layer of each step */
 	double *layer_ns;	/* [nr_layers]: sums over the steps */
 	double sum_ns;
+	double late_ns;		/* mean of the second half of the layers */
 	double sampled_ns;	/* of the layers in nr_sampled */
+	double fluid_ns;	/* of those, sum of ndp_fluid_bound() */
 	double p50_ns, p99_ns;
 	struct busy busy;
 	uint64_t commands[NDP_DOMAINS];
@@ -38,7 +42,9 @@ struct replay {
 	struct ndp_host_profile host;
 	struct ndp_model_profile model;
 	struct source *source;
+	uint64_t gpu_slots;	/* experts that GPU memory holds; 0: the GPU is unused */
 	struct where where;
+	struct mover *mover[NDP_POLICIES];	/* NULL without an engine */
 	struct scores scores;
 
 	uint64_t steps;
@@ -47,10 +53,10 @@ struct replay {
 	uint64_t selections;
 	uint64_t nr_sampled;	/* layers whose bound and ranks were looked at */
 	uint64_t sampled_selections;
-	double fluid_ns;	/* of those, sum of ndp_fluid_bound() */
 	uint64_t *layer_run;	/* [nr_layers]: steps in which it had tokens */
 	double *rank_share;	/* [experts]: selections by rank in the layer, falling; sums to 1 */
 	struct policy_result policy[NDP_POLICIES];
+	enum ndp_policy lead;	/* whose placement is looked at when there are several */
 	int best_baseline;	/* of gpu, gpu-cpu, gpu-ndp: enum ndp_policy; -1: none was run */
 	struct reference reference;
 
@@ -65,6 +71,14 @@ struct replay {
 int replay_open(struct replay *r, const struct options *o, struct ndp_error *err);
 int replay_run(struct replay *r, struct ndp_error *err);
 void replay_close(struct replay *r);
+
+/* Time that layers of a policy waited for copies, as a share of all; 0 without an engine. */
+static inline double replay_waited(const struct replay *r, enum ndp_policy policy)
+{
+	const struct mover *m = r->mover[policy];
+
+	return m && m->now_ns > 0 ? m->moves.delay_ns / m->now_ns : 0;
+}
 
 /* The layer that is shown, ready for ndp_schedule(). */
 struct ndp_layer replay_shown(const struct replay *r);

@@ -16,7 +16,8 @@ struct figures report_figures(const struct replay *r, enum ndp_policy policy)
 		.cpu = p->busy.cpu_ns / p->sum_ns,
 		.channels = p->busy.channels_ns / p->sum_ns,
 		.dimms = p->busy.dimms_ns / p->sum_ns,
-		.over_fluid = p->sampled_ns / r->fluid_ns - 1,
+		.over_fluid = p->sampled_ns / p->fluid_ns - 1,
+		.waited = replay_waited(r, policy),
 		.over_lp = NAN,
 		.over_whole = NAN,
 		.over_whole_bound = NAN,
@@ -24,7 +25,8 @@ struct figures report_figures(const struct replay *r, enum ndp_policy policy)
 
 	if (r->best_baseline >= 0)
 		f.speed_up = r->policy[r->best_baseline].sum_ns / p->sum_ns;
-	if (ref->nr) {
+	/* Engines make each policy a problem of its own; the lead's is looked at. */
+	if (ref->nr && (policy == r->lead || !r->mover[policy])) {
 		f.over_lp = ref->policy_ns[policy] / ref->fluid_ns - 1;
 		f.over_whole = ref->policy_ns[policy] / ref->whole_ns - 1;
 		f.over_whole_bound = ref->policy_ns[policy] / ref->whole_bound_ns - 1;
@@ -54,6 +56,11 @@ static void print_head(const struct replay *r, FILE *f)
 	fprintf(f, "charges    %s\n", r->options.charges == NDP_CHARGES_ALL ?
 		"all: channels, DIMM reads, activations, staging" :
 		"paper: channels");
+	if (r->gpu_slots)
+		fprintf(f, "GPU memory %llu experts of all layers together\n",
+			(unsigned long long)r->gpu_slots);
+	else
+		fprintf(f, "GPU unused: no memory for experts\n");
 	fprintf(f, "placement  %s", placement_name(r->options.placement));
 	if (r->options.placement >= PLACEMENT_ORACLE_SPREAD)
 		fprintf(f, ": the %u most loaded experts of each layer are in GPU memory",
@@ -89,9 +96,11 @@ static void print_policies(const struct replay *r, FILE *f)
 	fprintf(f, "\nspeed-up: over %s, the best of gpu, gpu-cpu and gpu-ndp\n",
 		r->best_baseline < 0 ? "none, as none was run" : ndp_policy_name(r->best_baseline));
 	fprintf(f, "bound: no plan, whole or split, is shorter; %.1f us on the mean",
-		r->fluid_ns / r->nr_sampled / 1e3);
+		r->policy[r->lead].fluid_ns / r->nr_sampled / 1e3);
 	if (r->nr_sampled < r->nr_run)
 		fprintf(f, " of %llu layers looked at", (unsigned long long)r->nr_sampled);
+	if (r->mover[r->lead])
+		fprintf(f, ", where %s's experts are", ndp_policy_name(r->lead));
 	fputc('\n', f);
 }
 
@@ -102,7 +111,10 @@ static void print_reference(const struct replay *r, FILE *f)
 	if (!ref->nr)
 		return;
 	fprintf(f, "\nAgainst GLPK, on %u layers chosen at random (means; %u ms for each optimum, "
-		"%u proven):\n\n", ref->nr, ref->limit_ms, ref->proven);
+		"%u proven)%s%s%s:\n\n", ref->nr, ref->limit_ms, ref->proven,
+		r->mover[r->lead] ? ", with experts where " : "",
+		r->mover[r->lead] ? ndp_policy_name(r->lead) : "",
+		r->mover[r->lead] ? " has them" : "");
 	fprintf(f, "fluid bound                  %9.1f us\n", ref->fluid_ns / ref->nr / 1e3);
 	fprintf(f, "whole experts, best found    %9.1f us\n", ref->whole_ns / ref->nr / 1e3);
 	fprintf(f, "whole experts, proven bound  %9.1f us\n\n", ref->whole_bound_ns / ref->nr / 1e3);
@@ -111,7 +123,7 @@ static void print_reference(const struct replay *r, FILE *f)
 	for (int k = 0; k < NDP_POLICIES; k++) {
 		const struct figures g = report_figures(r, k);
 
-		if (shown(r, k))
+		if (shown(r, k) && !isnan(g.over_lp))
 			fprintf(f, "%-16s %9.1f %14.2f %14.2f %14.2f\n", ndp_policy_name(k),
 				ref->policy_ns[k] / ref->nr / 1e3, 100 * g.over_lp,
 				100 * g.over_whole, 100 * g.over_whole_bound);
@@ -120,23 +132,41 @@ static void print_reference(const struct replay *r, FILE *f)
 
 static void print_moves(const struct replay *r, FILE *f)
 {
-	static const char *const kinds[] = { "prefetch", "relayout", "rebalance" };
-	const struct moves *m = &r->where.moves;
-
-	if (!r->where.placer)
+	if (!placement_moves(r->options.placement))
 		return;
-	fprintf(f, "\nPlacement engine, %llu decisions, while the time of %s passes:\n\n"
-		"%-16s %9s %12s\n", (unsigned long long)m->decisions,
-		ndp_policy_name(r->where.lead), "action", "started", "MB copied");
-	for (int k = 0; k < 3; k++)
-		fprintf(f, "%-16s %9llu %12.1f\n", kinds[k], (unsigned long long)m->started[k],
-			m->bytes[k] / 1e6);
-	if (m->copy_ns > 0)
-		fprintf(f, "\n%llu layers ran beside copies, %llu were played: %.1f %% of the "
-			"copies' time hidden;\nlayers waited %.3f ms (modelled) for copies, %.4f %% "
-			"of all time\n", (unsigned long long)m->layers, (unsigned long long)m->played,
-			100 * m->hidden_ns / m->copy_ns, m->delay_ns / 1e6,
-			100 * m->delay_ns / r->where.now_ns);
+	fprintf(f, "\nPlacement engine, one for each policy (modelled; hidden: of the copies' time at "
+		"full speed,\nwhat no layer waited for; waited: by which layers ended later, of all "
+		"time):\n\n%-16s %8s %8s %9s %10s %8s %8s %12s\n", "policy", "prefetch", "relayout",
+		"rebalance", "MB copied", "hidden %", "waited %", "late mean us");
+	for (int k = 0; k < NDP_POLICIES; k++) {
+		const struct moves *m;
+
+		if (!shown(r, k))
+			continue;
+		m = &r->mover[k]->moves;
+		fprintf(f, "%-16s %8llu %8llu %9llu %10.1f ", ndp_policy_name(k),
+			(unsigned long long)m->started[NDP_PLACE_PREFETCH],
+			(unsigned long long)m->started[NDP_PLACE_RELAYOUT],
+			(unsigned long long)m->started[NDP_PLACE_REBALANCE],
+			(m->bytes[0] + m->bytes[1] + m->bytes[2]) / 1e6);
+		if (m->copy_ns > 0)
+			fprintf(f, "%8.1f", 100 * mover_hidden(m));
+		else
+			fprintf(f, "%8s", "-");
+		fprintf(f, " %8.4f %12.1f\n", 100 * replay_waited(r, k),
+			r->policy[k].late_ns / 1e3);
+	}
+	fprintf(f, "\nlate mean: of the second half of the layers, when most has been moved\n");
+	for (int k = 0; k < NDP_POLICIES; k++)
+		if (shown(r, k) && r->mover[k]->moves.played)
+			fprintf(f, "%s: %llu layers beside copies; of %llu played event by event the "
+				"mean ends %.1f us later (by the rules %.1f), copies %.1f us after it\n",
+				ndp_policy_name(k), (unsigned long long)r->mover[k]->moves.layers,
+				(unsigned long long)r->mover[k]->moves.played,
+				r->mover[k]->moves.timeline_ns / r->mover[k]->moves.played / 1e3,
+				r->mover[k]->moves.played_ns / r->mover[k]->moves.played / 1e3,
+				r->mover[k]->moves.timeline_left_ns / r->mover[k]->moves.played /
+				1e3);
 }
 
 static void print_score(FILE *f, const char *name, const struct ndp_score *s)

@@ -13,6 +13,7 @@ struct figures {
 	double speed_up;	/* over the best of the baselines gpu, gpu-cpu, gpu-ndp */
 	double gpu, pcie, cpu, channels, dimms;	/* busy share of the makespans */
 	double over_fluid;	/* makespans / lower bound - 1 */
+	double waited;		/* share of the time that layers waited for copies */
 	double over_lp;		/* the same against GLPK, on the sample of layers */
 	double over_whole;
 	double over_whole_bound;

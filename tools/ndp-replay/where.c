@@ -37,49 +37,18 @@ static int check_room(const struct where *w, bool spread, struct ndp_error *err)
 		    (unsigned long long)host->dimm_bytes, dimms);
 }
 
-static int start_engine(struct where *w, uint32_t charges, struct ndp_error *err)
-{
-	const uint32_t experts = w->shape->experts, dimms = w->host->nr_dimms;
-	struct ndp_place_options options;
-	float *loads = calloc(experts, sizeof(*loads));
-
-	w->memory = malloc(ndp_place_bytes(w->nr_layers, experts, dimms));
-	w->loads = loads;
-	if (!w->memory || !loads)
-		return fail(err, -ENOMEM, "out of memory");
-	ndp_place_defaults(&options, w->host);
-	options.charges = charges;
-	options.policy = w->lead;
-	return ndp_place_init(w->memory, w->host, w->shape, w->nr_layers, &options, w->blocks,
-			      w->on_gpu, &w->placer, err);
-}
-
-/* trimoe, else the first that is wanted and no ablation. */
-static enum ndp_policy lead_policy(uint32_t policies)
-{
-	static const uint8_t order[] = {
-		NDP_POLICY_TRIMOE, NDP_POLICY_SPLIT, NDP_POLICY_GPU_NDP, NDP_POLICY_GPU_CPU,
-		NDP_POLICY_GPU, NDP_POLICY_TRIMOE_NOCPU_AMX, NDP_POLICY_TRIMOE_NOREFINE,
-	};
-	size_t i = 0;
-
-	while (!(policies & 1u << order[i]))
-		i++;
-	return order[i];
-}
-
 int where_init(struct where *w, const struct options *o, const struct ndp_host *host,
 	       const struct ndp_shape *shape, uint32_t nr_layers, struct ndp_error *err)
 {
 	const enum placement placement = o->placement;
 	const size_t experts = (size_t)nr_layers * shape->experts;
-	const bool spread = placement != PLACEMENT_LOCAL && placement != PLACEMENT_ORACLE_LOCAL;
+	const bool spread = placement != PLACEMENT_LOCAL && placement != PLACEMENT_ORACLE_LOCAL &&
+			    placement != PLACEMENT_ENGINE_LOCAL;
 	uint64_t fit = host->gpu.gflops > 0 ? host->gpu_bytes / shape->expert_bytes / nr_layers : 0;
 	int r;
 
 	*w = (struct where){
 		.placement = placement, .host = host, .shape = shape, .nr_layers = nr_layers,
-		.lead = lead_policy(o->policies),
 	};
 	r = check_room(w, spread, err);
 	if (r < 0)
@@ -95,7 +64,7 @@ int where_init(struct where *w, const struct options *o, const struct ndp_host *
 	for (uint32_t l = 0; l < nr_layers; l++)
 		for (uint32_t e = 0; e < shape->experts; e++)
 			place(w, l, e, spread, e % host->nr_dimms);
-	return placement == PLACEMENT_ENGINE ? start_engine(w, o->charges, err) : 0;
+	return 0;
 }
 
 void where_free(struct where *w)
@@ -103,20 +72,16 @@ void where_free(struct where *w)
 	free(w->blocks);
 	free(w->on_gpu);
 	free(w->order);
-	free(w->memory);
-	free(w->loads);
 }
 
 const uint16_t *where_blocks(const struct where *w, uint32_t layer)
 {
-	return w->placer ? ndp_place_blocks(w->placer, layer) :
-	       w->blocks + (size_t)layer * w->shape->experts * w->host->nr_dimms;
+	return w->blocks + (size_t)layer * w->shape->experts * w->host->nr_dimms;
 }
 
 const uint8_t *where_on_gpu(const struct where *w, uint32_t layer)
 {
-	return w->placer ? ndp_place_on_gpu(w->placer, layer) :
-	       w->on_gpu + (size_t)layer * w->shape->experts;
+	return w->on_gpu + (size_t)layer * w->shape->experts;
 }
 
 static int by_key(const void *a, const void *b)
@@ -156,55 +121,5 @@ void where_prepare(struct where *w, uint32_t layer, const uint32_t *tokens)
 			on_gpu[e] = 1;
 		if (w->placement == PLACEMENT_ORACLE_LOCAL)
 			place(w, layer, e, false, (k < w->hot ? k : k - w->hot) % dimms);
-	}
-}
-
-/* ---- the engine ------------------------------------------------------------ */
-
-uint32_t where_copies(struct where *w, struct ndp_copy *copies)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < w->nr_pending; i++)
-		n += ndp_place_copies(w->placer, w->pending[i], copies + n);
-	return n;
-}
-
-void where_advance(struct where *w, double makespan_ns, const struct ndp_timeline *t)
-{
-	struct moves *m = &w->moves;
-
-	w->now_ns += makespan_ns;
-	if (!w->nr_pending)
-		return;
-	m->layers++;
-	if (t) {
-		m->played++;
-		m->copy_ns += t->copy_ns;
-		m->hidden_ns += t->hidden_ns;
-		/* Layers follow at once: what was not hidden, the next one waits for. */
-		m->played_delay_ns += t->delay_ns + t->end_ns - t->makespan_ns;
-	}
-	w->now_ns += m->played_delay_ns / m->played;
-	m->delay_ns += m->played_delay_ns / m->played;
-	for (uint32_t i = 0; i < w->nr_pending; i++)
-		ndp_place_done(w->placer, w->pending[i], w->now_ns, 0);
-	w->nr_pending = 0;
-}
-
-void where_decide(struct where *w, uint32_t layer, const float *shares, double selections)
-{
-	struct ndp_place_action actions[16];
-	const uint32_t room = NDP_PLACE_MAX_ACTIONS - w->nr_pending;
-	uint32_t n;
-
-	for (uint32_t e = 0; e < w->shape->experts; e++)
-		w->loads[e] = shares[e] * selections;
-	n = ndp_place_decide(w->placer, layer, w->loads, w->now_ns, actions, room < 16 ? room : 16);
-	w->moves.decisions++;
-	for (uint32_t i = 0; i < n; i++) {
-		w->moves.started[actions[i].kind]++;
-		w->moves.bytes[actions[i].kind] += actions[i].bytes;
-		w->pending[w->nr_pending++] = actions[i].id;
 	}
 }

@@ -9,15 +9,18 @@
  *
  * Three kinds of actions run in the background (TriMoE, arXiv 2603.01058):
  * prefetching a hot expert into GPU memory, relayout of an expert between one
- * DIMM and all of them, and rebalancing experts between DIMMs.  An action starts
- * only when
+ * DIMM and all of them, and rebalancing experts between DIMMs.  What moves are
+ * worth is estimated at prices of the machine's resources; some are then tried
+ * together, and started only when
  *
- *   its gain is worth its cost: the makespan that the scheduler reaches with the
- *   expected loads falls by so much that, over the horizon, it exceeds the time
- *   that the copy takes, as if the layer had to wait for all of it, by a margin;
- *   it is not undoing what has just been done (stay_ns);
- *   the links and PCIe have kept to their shares of the time;
- *   the memory it goes to has room for it beside all that is on its way.
+ *   their gain is worth their cost: the makespan that the scheduler reaches with
+ *   the expected loads, and with steps that vary around them, falls by so much
+ *   that, over the horizon, it exceeds their costs by a margin.  A copy costs the time that it takes from the layers it
+ *   runs beside, at those prices, and never less than a part of its own time;
+ *   they are not undoing what has just been done (stay_ns);
+ *   their turn at the ports of DIMM-Link and at PCIe, which are given to one copy
+ *   after another and for a share of the time only, comes soon (queue_ns);
+ *   the memory they go to has room for them beside all that is on its way.
  *
  * Until ndp_place_done() says that the bytes have arrived the old placement is
  * the valid one.
@@ -33,7 +36,14 @@ extern "C" {
 
 enum {
 	NDP_PLACE_MAX_LAYERS = 1024,
-	NDP_PLACE_MAX_ACTIONS = 64,	/* on their way at a time */
+	NDP_PLACE_MAX_ACTIONS = 128,	/* on their way at a time */
+};
+
+enum ndp_place_kind {
+	NDP_PLACE_PREFETCH,
+	NDP_PLACE_RELAYOUT,
+	NDP_PLACE_REBALANCE,
+	NDP_PLACE_KINDS,
 };
 
 struct ndp_place_options {
@@ -41,25 +51,22 @@ struct ndp_place_options {
 	uint64_t dimm_bytes;	/* of each DIMM, for experts and what is on its way there */
 	uint32_t allowed_mask;	/* DIMMs that experts may be moved to */
 	uint32_t charges;	/* of the layers that are scheduled: enum ndp_charge */
+	uint32_t kinds;		/* of actions: bits 1 << enum ndp_place_kind */
 	enum ndp_policy policy;	/* the scheduler whose makespan is to fall */
 	double link_share;	/* 0..1: of each DIMM-Link port's time; 0: no moves between DIMMs */
 	double pcie_share;	/* 0..1: of PCIe's time; 0: no prefetches */
 	double horizon_steps;	/* for how many steps a gain counts */
 	double hysteresis;	/* 0.5: a gain must exceed the cost by half */
 	double stay_ns;		/* an expert is not moved again before */
+	double queue_ns;	/* how long an action may have to wait for its ports */
+	double least_cost;	/* 0..1: of its copies' time, what an action costs at least */
 };
 
 /*
- * What the host has, all DIMMs, all charges, trimoe; half of the links' time and
- * of PCIe's; 128 steps, 0.5, 2 s.
+ * What the host has, all DIMMs, all charges, all kinds, trimoe; half of the links' time and
+ * of PCIe's; 128 steps, 0.5, 2 s, 0.1 s, an eighth.
  */
 void ndp_place_defaults(struct ndp_place_options *options, const struct ndp_host *host);
-
-enum ndp_place_kind {
-	NDP_PLACE_PREFETCH,
-	NDP_PLACE_RELAYOUT,
-	NDP_PLACE_REBALANCE,
-};
 
 struct ndp_place_action {
 	uint32_t id;		/* for ndp_place_done() */
@@ -67,11 +74,13 @@ struct ndp_place_action {
 	uint32_t layer;
 	uint32_t expert;
 	int32_t victim;		/* prefetch: the expert whose GPU memory is taken first; -1: none */
+	uint32_t victim_layer;	/* of the victim, which may be another */
 	uint32_t nr_blocks;	/* that are copied */
 	uint64_t bytes;		/* of those */
-	double gain_ns;		/* expected, each step; of all actions of this decision together */
-	double cost_ns;		/* the longest copy of this decision */
-	double end_ns;		/* when the copy would be there, started now and undisturbed */
+	double gain_ns;		/* expected, each step; of all that were tried with it */
+	double cost_ns;		/* of all that were tried with it */
+	double start_ns;	/* when its ports are free for it: not to be started before */
+	double end_ns;		/* when the copy would be there, undisturbed */
 };
 
 struct ndp_placer;
@@ -91,11 +100,12 @@ int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shap
 
 /*
  * Decides for @layer at @now_ns, expecting @tokens [experts] in its next steps;
- * to be called at most once a step.  Writes up to @max actions (16 are enough),
- * which count as started, and returns their number.  Takes up to ten runs of the
- * scheduler, so it is not for the path of a token; a layer for which nothing was
- * worth doing is left alone for up to 32 decisions, or until a tenth of its
- * tokens is expected elsewhere.  Time never runs backwards.
+ * to be called at most once a step.  Writes up to @max actions (48 are enough),
+ * which count as started, and returns their number.  Runs the scheduler up to
+ * fifty times, so it is not for the path of a token; a layer for which nothing
+ * was worth doing is left alone for up to 8 decisions, or until a tenth of its
+ * tokens is expected elsewhere.  GPU memory is taken from whichever expert of any
+ * layer needs it least.  Time never runs backwards.
  */
 uint32_t ndp_place_decide(struct ndp_placer *p, uint32_t layer, const float *tokens, double now_ns,
 			  struct ndp_place_action *actions, uint32_t max);
@@ -123,8 +133,8 @@ struct ndp_place_usage {
 	uint64_t gpu_bytes;	/* taken or promised */
 	uint64_t dimm_bytes[NDP_MAX_DIMMS];
 	uint32_t nr_actions;	/* on their way */
-	uint64_t started[3];	/* by enum ndp_place_kind, since the beginning */
-	uint64_t bytes[3];
+	uint64_t started[NDP_PLACE_KINDS];	/* since the beginning */
+	uint64_t bytes[NDP_PLACE_KINDS];
 	uint64_t failed;
 };
 
