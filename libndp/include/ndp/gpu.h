@@ -107,7 +107,8 @@ void ndp_gpu_queue_free(struct ndp_gpu_queue *q);
 
 /*
  * Copies x [x_rows][ldx elements] over, runs all jobs, many in one launch, and brings y
- * back; returns at once.  y and the blocks of misses must stay until ndp_gpu_wait().  Jobs without tokens are skipped; when all are, nothing is sent.
+ * back; returns at once.  y and the blocks of misses must stay until ndp_gpu_wait(); x,
+ * jobs and rows may go.  Jobs without tokens are skipped; when all are, nothing is sent.
  * -EBUSY: the last call was not waited for; -EAGAIN: weights are still on their way;
  * -EINVAL: what cannot be, or more than @q is for.
  */
