@@ -17,9 +17,10 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 count=0
 
-targets=(gguf safetensors)
-declare -A inputs=([gguf]=200000 [safetensors]=200000)
-declare -A options=([safetensors]=-dict=tests/fuzz/safetensors.dict)
+targets=(gguf safetensors model)
+declare -A inputs=([gguf]=200000 [safetensors]=200000 [model]=50000)
+dict=-dict=tests/fuzz/safetensors.dict
+declare -A options=([safetensors]=$dict [model]=$dict)
 
 export ASAN_OPTIONS=detect_leaks=1
 export UBSAN_OPTIONS=print_stacktrace=1
@@ -41,7 +42,7 @@ fuzz() {
 
 	shift 3
 	mkdir -p "$findings"
-	"$out/fuzz_$target" -max_len=4096 -timeout=20 -rss_limit_mb=1024 -print_final_stats=1 \
+	"$out/fuzz_$target" -max_len=5000 -timeout=20 -rss_limit_mb=1024 -print_final_stats=1 \
 		-artifact_prefix="$findings/$target-" ${options[$target]:+"${options[$target]}"} \
 		"$@" "$corpus" >"$tmp/log" 2>&1
 }

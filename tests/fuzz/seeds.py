@@ -92,9 +92,93 @@ def safetensors_seeds():
     yield safetensors(b"{" + b"[" * 3000, b"")
 
 
+def model_seeds():
+    """Two experts of the families that differ most, H = 8, I = 4 (32 where in blocks)."""
+    h, i, e = 8, 4, 2
+
+    def files(config, shapes):
+        header, at = {}, 0
+        for name, (dtype, shape) in shapes.items():
+            n = {"BF16": 2, "F32": 4, "U8": 1}[dtype]
+            for d in shape:
+                n *= d
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + n]}
+            at += n
+        text = json.dumps(config).encode()
+        return (b"MODL" + struct.pack("<I", len(text)) + text +
+                safetensors(header, bytes(k * 37 % 251 for k in range(at))))
+
+    def each(prefix, gate, up, down):
+        return {f"{prefix}.{k}.{name}.weight": ("BF16", [h, i] if name == down else [i, h])
+                for k in range(e) for name in (gate, up, down)}
+
+    layer = "model.layers.0."
+    sizes = {"num_hidden_layers": 1, "hidden_size": h, "num_experts_per_tok": 1,
+             "hidden_act": "silu"}
+    router = {layer + "mlp.gate.weight": ("BF16", [e, h])}
+    shared = {layer + f"mlp.shared_expert{{}}.{n}_proj.weight": [h, i] if n == "down" else [i, h]
+              for n in ("gate", "up", "down")}
+    yield files({**sizes, "model_type": "mixtral", "intermediate_size": i,
+                 "num_local_experts": e},
+                {layer + "block_sparse_moe.gate.weight": ("F32", [e, h]),
+                 **each(layer + "block_sparse_moe.experts", "w1", "w3", "w2")})
+    yield files({**sizes, "model_type": "qwen3_moe", "moe_intermediate_size": i,
+                 "num_experts": e, "norm_topk_prob": True},
+                {**router, layer + "mlp.experts.gate_up_proj": ("F32", [e, 2 * i, h]),
+                 layer + "mlp.experts.down_proj": ("F32", [e, h, i])})
+    yield files({**sizes, "model_type": "qwen2_moe", "moe_intermediate_size": i,
+                 "num_experts": e, "shared_expert_intermediate_size": i},
+                {**router, **each(layer + "mlp.experts", "gate_proj", "up_proj", "down_proj"),
+                 **{k.format(""): ("BF16", v) for k, v in shared.items()},
+                 layer + "mlp.shared_expert_gate.weight": ("BF16", [1, h])})
+    yield files({**sizes, "model_type": "deepseek_v3", "moe_intermediate_size": i,
+                 "n_routed_experts": e, "n_shared_experts": 1, "n_group": 2, "topk_group": 1,
+                 "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+                 "topk_method": "noaux_tc", "first_k_dense_replace": 0},
+                {**router, layer + "mlp.gate.e_score_correction_bias": ("F32", [e]),
+                 **each(layer + "mlp.experts", "gate_proj", "up_proj", "down_proj"),
+                 **{k.format("s"): ("BF16", v) for k, v in shared.items()}})
+    oss = {**sizes, "model_type": "gpt_oss", "num_local_experts": e, "swiglu_limit": 7.0}
+    biases = {layer + "mlp.router.weight": ("BF16", [e, h]),
+              layer + "mlp.router.bias": ("BF16", [e]),
+              layer + "mlp.experts.gate_up_proj_bias": ("BF16", [e, 2 * i]),
+              layer + "mlp.experts.down_proj_bias": ("BF16", [e, h])}
+    yield files({**oss, "intermediate_size": i},
+                {**biases, layer + "mlp.experts.gate_up_proj": ("BF16", [e, h, 2 * i]),
+                 layer + "mlp.experts.down_proj": ("BF16", [e, i, h])})
+    w = 32
+    yield files({**oss, "intermediate_size": w, "hidden_size": w, "num_local_experts": 1},
+                {layer + "mlp.router.weight": ("BF16", [1, w]),
+                 layer + "mlp.router.bias": ("BF16", [1]),
+                 layer + "mlp.experts.gate_up_proj_bias": ("BF16", [1, 2 * w]),
+                 layer + "mlp.experts.down_proj_bias": ("BF16", [1, w]),
+                 layer + "mlp.experts.gate_up_proj_blocks": ("U8", [1, 2 * w, 1, 16]),
+                 layer + "mlp.experts.gate_up_proj_scales": ("U8", [1, 2 * w, 1]),
+                 layer + "mlp.experts.down_proj_blocks": ("U8", [1, w, 1, 16]),
+                 layer + "mlp.experts.down_proj_scales": ("U8", [1, w, 1])})
+
+    def keys(arch, **more):
+        numbers = {"block_count": 1, "embedding_length": 32, "expert_count": 1,
+                   "expert_used_count": 1, **more}
+        return ([("general.architecture", STRING, arch)] +
+                [(f"{arch}.{k}", F32 if isinstance(v, float) else U32, v)
+                 for k, v in numbers.items()])
+
+    def blocks(kind, **more):
+        return ([("blk.0.ffn_gate_inp.weight", [32, 1], 0)] +
+                [(f"blk.0.ffn_{n}_exps.weight", [32, 32, 1], kind) for n in
+                 ("gate", "up", "down")] + [(f"blk.0.{n}", d, 0) for n, d in more.items()])
+
+    yield gguf(keys("llama", feed_forward_length=32), blocks(2))
+    yield gguf(keys("qwen3moe", expert_feed_forward_length=32), blocks(39))
+    yield gguf(keys("deepseek2", expert_feed_forward_length=32, expert_weights_scale=2.5,
+                    leading_dense_block_count=0, expert_gating_func=2),
+               blocks(8, **{"exp_probs_b.bias": [1]}))
+
+
 def main():
     target, folder = sys.argv[1:]
-    seeds = {"gguf": gguf_seeds, "safetensors": safetensors_seeds}[target]
+    seeds = {"gguf": gguf_seeds, "safetensors": safetensors_seeds, "model": model_seeds}[target]
     os.makedirs(folder, exist_ok=True)
     for i, seed in enumerate(seeds()):
         with open(os.path.join(folder, f"seed-{i:02}"), "wb") as f:
