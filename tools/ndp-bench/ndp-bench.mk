@@ -11,3 +11,6 @@ ndp-bench_LIBS += -ljansson
 # Bars D.5 and D.6. A command that is there is run with --bars.
 MOE_BENCH_RUNS += $(foreach c,cpu layer,$(if $(wildcard tools/ndp-bench/$(c).c),$(c))) \
 	tests/bench/bench-predict.sh tests/bench/bench-load.sh
+
+test_bench_SRCS := tests/unit/test_bench.c $(addprefix tools/ndp-bench/,stats.c machine.c data.c)
+test_bench_LIBS := -Wl,--wrap=getrusage

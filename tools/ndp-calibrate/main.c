@@ -224,19 +224,36 @@ static void limits(struct measured *m, const struct options *o)
 	    m->read_gbps, m->copy_gbps, m->peak_gflops);
 }
 
+static FILE *open_part(const struct options *o, char **part)
+{
+	FILE *f;
+
+	if (asprintf(part, "%s.part", o->output) < 0)
+		bench_die("out of memory");
+	f = fopen(*part, "we");
+	if (!f)
+		bench_die("%s cannot be written: %s", *part, strerror(errno));
+	return f;
+}
+
+/* Before minutes of measuring. */
+static void try_file(const struct options *o)
+{
+	char *part;
+
+	fclose(open_part(o, &part));
+	unlink(part);
+	free(part);
+}
+
 /* The file is there whole, and can be read, or not at all. */
 static void write_file(const struct measured *m, const struct options *o, int argc, char **argv)
 {
 	struct ndp_host_profile profile;
 	struct ndp_error err;
 	char *part;
-	FILE *f;
+	FILE *f = open_part(o, &part);
 
-	if (asprintf(&part, "%s.part", o->output) < 0)
-		bench_die("out of memory");
-	f = fopen(part, "we");
-	if (!f)
-		bench_die("%s cannot be written: %s", part, strerror(errno));
 	write_profile(f, m, o, argc, argv);
 	errno = 0;
 	if (fflush(f) || fsync(fileno(f)) || fclose(f))
@@ -254,9 +271,8 @@ int main(int argc, char **argv)
 	struct options o;
 
 	parse(&o, argc, argv);
-	/* Before minutes of measuring. */
-	if (o.output && access(o.output, F_OK) == 0 && access(o.output, W_OK) < 0)
-		bench_die("%s cannot be written: %s", o.output, strerror(errno));
+	if (o.output)
+		try_file(&o);
 	limits(&m, &o);
 	if (o.cpu || o.ndp)
 		measure_curves(&m, &o);
