@@ -47,8 +47,9 @@ static void defaults(struct options *o)
 
 	if (!o->trace)
 		o->trace = "tests/traces/trace_olmoe_1b7b_b1.csv.gz";
-	for (; o->nr_batches < 4 && o->batches[3] == 0; o->nr_batches++)
-		o->batches[o->nr_batches] = batches[o->nr_batches];
+	if (!o->nr_batches)
+		for (; o->nr_batches < 4; o->nr_batches++)
+			o->batches[o->nr_batches] = batches[o->nr_batches];
 	if (o->nr_threads)
 		return;
 	o->threads[o->nr_threads++] = 1;
