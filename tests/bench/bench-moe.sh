@@ -7,7 +7,8 @@
 #   bench-moe.sh RUN...     a command of ndp-bench (run with --bars), or an executable with a '/'
 #
 # Bars are kept in build/results/bench-moe.txt. Ends with 0 only when all hold; a run that prints no
-# bar has failed.
+# bar has failed. On a machine that others use at the same time NDP_BENCH_WITH="chrt -r 1" lets
+# measurements go first; nobody else gets much done then.
 set -uo pipefail
 
 build=${NDP_BUILD:-build}
@@ -22,6 +23,8 @@ for run in "$@"; do
 	*/*) command=("$run") ;;
 	*) command=("$build/ndp-bench" "$run" --bars) ;;
 	esac
+	# shellcheck disable=SC2206 # words
+	command=(${NDP_BENCH_WITH:-} "${command[@]}")
 	echo "== ${command[*]}"
 	"${command[@]}" 2>&1 | tee "$log"
 	status=${PIPESTATUS[0]}
