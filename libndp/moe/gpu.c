@@ -277,10 +277,6 @@ void ndpi_gpu_weights_look(struct ndp_gpu_weights *w)
 	w->event = NULL;
 	w->state = r > 0 ? NDPI_GPU_READY : NDPI_GPU_FAILED;
 	w->error = r > 0 ? 0 : r;
-	if (r > 0) {
-		gpu->uploads++;
-		gpu->upload_bytes += w->bytes;
-	}
 }
 
 /* Under the lock. */

@@ -71,6 +71,10 @@ static void feed_upload(struct ndp_gpu *gpu)
 	pthread_mutex_lock(&gpu->lock);
 	w->busy = false;
 	w->fed += bytes;
+	if (!r) {
+		gpu->uploads += w->fed == w->bytes;
+		gpu->upload_bytes += bytes;
+	}
 	if (r || w->fed == w->bytes) {
 		w->event = event;
 		w->state = r ? NDPI_GPU_FAILED : NDPI_GPU_COPYING;

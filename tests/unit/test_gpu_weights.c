@@ -60,6 +60,7 @@ static void budget_says_its_arithmetic(void **state)
 {
 	struct ndp_expert_shape shape = { .h_in = 2048, .h_out = 2048, .neurons = 1536 };
 	struct ndp_gpu_weights *w[12];
+	struct ndp_gpu_info info;
 	struct ndp_error err = { 0 };
 	void *blocks = calloc(18, MIB);
 
@@ -73,6 +74,11 @@ static void budget_says_its_arithmetic(void **state)
 	for (int i = 0; i < 11; i++)
 		w[i] = gpu_ref_upload(gpu, &shape, blocks);
 	assert_int_equal(used(gpu), 198 * MIB);
+	for (int i = 0; i < 11; i++)
+		assert_int_equal(ndp_gpu_upload_wait(w[i]), 0);
+	ndp_gpu_info(gpu, &info);
+	assert_int_equal(info.uploads, 11);
+	assert_int_equal(info.upload_bytes, 198 * MIB);
 	assert_int_equal(ndp_gpu_upload(&w[11], gpu, &shape, blocks, &err), -ENOSPC);
 	assert_non_null(strstr(err.message, "needs 18.0 MiB, has 2.0 MiB"));
 	assert_non_null(strstr(err.message, "at most 0 fit"));

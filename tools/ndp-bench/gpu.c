@@ -26,9 +26,9 @@ static const char usage[] =
 	"Experts on a GPU: overhead of a call, upload rate, FFNs by tokens.\n\n"
 	"  --gpu SPEC          opencl, opencl:NAME, opencl:P.D (default: opencl)\n"
 	"  --shape HxI         of an expert (default: 2048x1408)\n"
-	"  --tokens LIST       tokens of an expert (default: 1,4,16,64,256)\n"
+	"  --tokens LIST       tokens of an expert (default: 1,4,16,64)\n"
 	"  --experts LIST      experts of a call (default: 1,6)\n"
-	"  --rounds N          kept of each measurement (default: 15)\n"
+	"  --rounds N          kept of each measurement (default: 7)\n"
 	"  --limit-gbps N      what the GPU's memory can do\n"
 	"  --limit-gflops N    what the GPU can do in FP32\n";
 
@@ -351,8 +351,8 @@ static void find_limits(struct options *o, const struct ndp_gpu_info *info)
 int bench_gpu(int argc, char **argv, struct bench_report *rep)
 {
 	struct options o = {
-		.gpu = "opencl", .hidden = 2048, .neurons = 1408, .tokens = { 1, 4, 16, 64, 256 },
-		.nr_tokens = 5, .experts = { 1, 6 }, .nr_experts = 2, .rounds = 15,
+		.gpu = "opencl", .hidden = 2048, .neurons = 1408, .tokens = { 1, 4, 16, 64 },
+		.nr_tokens = 4, .experts = { 1, 6 }, .nr_experts = 2, .rounds = 7,
 		.limit_gbps = NAN, .limit_gflops = NAN,
 	};
 	struct ndp_expert_shape shape;

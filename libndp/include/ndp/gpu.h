@@ -50,7 +50,7 @@ struct ndp_gpu_info {
 	uint64_t used_bytes;	/* resident, or on the way there */
 	bool is_cpu;		/* no GPU: OpenCL on the host's own cores */
 	bool lost;
-	uint64_t uploads;
+	uint64_t uploads;	/* of experts, handed to the device; without misses */
 	uint64_t upload_bytes;
 };
 void ndp_gpu_info(struct ndp_gpu *gpu, struct ndp_gpu_info *info);
