@@ -19,7 +19,7 @@
 #define ALIGN 64u
 #define QUEUE_DEPTH 1024u
 #define RESULTS 64u
-/* Of each DIMM's memory, for results. */
+/* Of each DIMM's memory, for results, at most. */
 #define Y_BYTES (64u << 20)
 /* x rows that a list may name (struct ndp_cmd). */
 #define MAX_ROWS 65535u
@@ -59,16 +59,35 @@ static size_t align_up(size_t n)
 	return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* As many rows of results as there is room for, but at least one. */
+/* The least free memory of a DIMM. */
+static uint64_t least_free(struct ndp_device *dev, uint32_t mask)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (; mask; mask &= mask - 1) {
+		struct ndp_dimm_info info;
+
+		if (ndp_dimm_info(dev, (uint32_t)__builtin_ctz(mask), &info) == 0 &&
+		    info.largest_free_bytes < least)
+			least = info.largest_free_bytes;
+	}
+	return least;
+}
+
+/* As many rows of results as are reasonable: others want memory there, too.  At least one. */
 static int create_y(struct ndpi_domain *d, const struct ndpi_limits *limits, struct ndp_error *err)
 {
+	uint64_t room = least_free(d->moe->options.device, d->dimm_mask) / 4;
 	uint32_t rows = limits->slots;
 	int r;
 
-	if (rows > Y_BYTES / d->ldy)
-		rows = (uint32_t)(Y_BYTES / d->ldy);
+	if (room > Y_BYTES)
+		room = Y_BYTES;
+	if (rows > room / d->ldy)
+		rows = (uint32_t)(room / d->ldy);
 	if (!rows)
 		rows = 1;
+	/* Others may have been faster. */
 	while ((r = ndp_io_create(&d->y, d->moe->options.device, d->dimm_mask, rows * d->ldy,
 				  err)) == -ENOSPC && rows > 1)
 		rows = (rows + 1) / 2;

@@ -338,6 +338,9 @@ static int check(const struct ndp_moe_context *ctx, const struct call *c, struct
 	if (c->tokens > 1 && (c->ldx < hidden || c->ld_out < hidden))
 		return ndpi_fail(err, -EINVAL, "rows of x are %zu elements apart, of out %zu: a row "
 				 "has %u", c->ldx, c->ld_out, hidden);
+	if (c->tokens > 1 && c->x == c->out && c->ldx != c->ld_out)
+		return ndpi_fail(err, -EINVAL, "x and out are the same, but their rows are %zu and "
+				 "%zu elements apart", c->ldx, c->ld_out);
 	return 0;
 }
 

@@ -21,7 +21,7 @@ static int open_all(void **state)
 {
 	UNUSED_STATE;
 	cpu = fm_cpu(2);
-	gpu = gpu_ref_open(16 << 20, UINT64_MAX);
+	gpu = gpu_ref_open(16 << 20, UINT64_MAX, false);
 	dev = ref_open("soft:dimms=4,size=32M");
 	free_bytes = ref_free_bytes(dev);
 	return 0;
@@ -414,7 +414,7 @@ static void large_batches(void **state)
 	}
 }
 
-/* 100 000 columns of results do not fit these DIMMs at once: waves. */
+/* Results of 1,200 pairs, 2 KiB each, do not fit these DIMMs at once: waves. */
 static void little_room_for_results(void **state)
 {
 	static const struct fm_spec s = { .hidden = 512, .neurons = 32, .experts = 4, .top_k = 4 };
@@ -521,7 +521,7 @@ static void hot_by_prediction(void **state)
 	static const struct fm_spec s = { .hidden = 64, .neurons = 32, .experts = 16, .top_k = 2,
 					  .layers = 3 };
 	/* Blocks are 12 KiB: room for five experts, two or three in each layer. */
-	struct ndp_gpu *small = gpu ? gpu_ref_open(5 * 12288, UINT64_MAX) : NULL;
+	struct ndp_gpu *small = gpu ? gpu_ref_open(5 * 12288, UINT64_MAX, false) : NULL;
 	struct ndp_moe_options o = { .cpu = cpu, .gpu = small, .adapt = true, .host = &even,
 				     .policy = NDP_POLICY_TRIMOE };
 	struct ndp_moe_context *ctx;
@@ -617,6 +617,8 @@ static void bad_calls(void **state)
 	assert_int_equal(ndp_moe_forward(ctx, 2, 0, x, 32, 4, out, 32, NULL, &err), -EINVAL);
 	assert_int_equal(ndp_moe_forward(ctx, 1, 9, x, 32, 4, out, 32, NULL, &err), -EINVAL);
 	assert_int_equal(ndp_moe_forward(ctx, 1, 0, x, 31, 4, out, 32, NULL, &err), -EINVAL);
+	assert_int_equal(ndp_moe_forward(ctx, 1, 0, x, 32, 2, x, 64, NULL, &err), -EINVAL);
+	assert_non_null(strstr(err.message, "are the same"));
 	assert_int_equal(ndp_moe_forward_routed(ctx, 1, 0, x, 32, 2, 1, ids, x, out, 32, NULL, &err),
 			 -EINVAL);
 	assert_non_null(strstr(err.message, "token 1: expert 2"));

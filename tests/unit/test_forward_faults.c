@@ -126,7 +126,7 @@ static int open_all(void **state)
 {
 	UNUSED_STATE;
 	cpu = fm_cpu(2);
-	gpu = gpu_ref_open(16 << 20, UINT64_MAX);
+	gpu = gpu_ref_open(16 << 20, UINT64_MAX, false);
 	dev = ref_open("soft:dimms=4,size=32M");
 	return 0;
 }

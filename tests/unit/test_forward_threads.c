@@ -143,7 +143,7 @@ static void check_outcome(const struct fm *m, struct outcome *o)
 static void threads_and_migrations(void **state)
 {
 	struct ndp_cpu *cpu = fm_cpu(2);
-	struct ndp_gpu *gpu = with_gpu() ? gpu_ref_open(4 << 20, UINT64_MAX) : NULL;
+	struct ndp_gpu *gpu = with_gpu() ? gpu_ref_open(4 << 20, UINT64_MAX, false) : NULL;
 	struct ndp_device *dev = ref_open("soft:dimms=4,size=16M");
 	struct runner runners[RUNNERS];
 	struct fm *models[2];
