@@ -47,12 +47,14 @@ bench_fails_as_json() {
 		says out '"error"' "/dev/ndp-none" && says err "/dev/ndp-none"
 }
 load_prints_bars() {
+	local name value='value=[0-9.e+-]+' verdict='(pass|fail)$'
+
 	"$bench" load --model "$model" --threads 1 --rounds 1 --bars >"$work/out" 2>"$work/err"
-	[ $? -le 1 ] && [ ! -s "$work/err" ] && cat "$work/out" &&
-		grep -qE '^bar D\.6 packing-against-copying-1-thread value=[0-9.e+-]+ goal=>=0\.5 (pass|fail)$' \
-			"$work/out" &&
-		grep -qE '^bar D\.6 extra-memory-experts-a-thread-1-thread value=[0-9.e+-]+ goal=<=2 (pass|fail)$' \
-			"$work/out"
+	[ $? -le 1 ] && [ ! -s "$work/err" ] && cat "$work/out" || return 1
+	for name in 'packing-against-copying-1-thread:>=0\.5' \
+		'extra-memory-experts-a-thread-1-thread:<=2'; do
+		grep -qE "^bar D\.6 ${name%:*} $value goal=${name#*:} $verdict" "$work/out" || return 1
+	done
 }
 t "ndp-bench --help" bench_help
 t "ndp-bench without a command" ends 2 "$bench"
@@ -61,7 +63,8 @@ t "ndp-bench: a stray word" refuses 2 "'stray'" "$bench" ndp stray
 t "ndp-bench: a number that is none" refuses 2 "--rounds wants a number" "$bench" ndp --rounds 3x
 t "ndp-bench: a list that is none" refuses 2 "--tokens wants numbers" "$bench" ndp --tokens 1,,2
 t "ndp-bench: a shape that is none" refuses 2 "--shape wants HxI" "$bench" ndp --shape 256
-t "ndp-bench: a device that is not there" refuses 3 "/dev/ndp-none" "$bench" ndp --device /dev/ndp-none
+t "ndp-bench: a device that is not there" refuses 3 "/dev/ndp-none" "$bench" ndp \
+	--device /dev/ndp-none
 t "ndp-bench: a failure as JSON" bench_fails_as_json
 t "ndp-bench load without a model" refuses 2 "--model PATH is missing" "$bench" load
 t "ndp-bench load of what is none" refuses 3 "$work/none" "$bench" load --model "$work/none"
@@ -128,8 +131,8 @@ t "ndp-calibrate: 17 tokens" refuses 2 "at most 16" "$calibrate" \
 	--tokens 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
 t "ndp-calibrate: shapes that are none" refuses 2 "HxI" "$calibrate" --shapes 2048
 t "ndp-calibrate: no time at all" refuses 2 "--seconds" "$calibrate" --seconds 0
-t "ndp-calibrate: a file that cannot be written" refuses 3 "$work/none/x" "$calibrate" "${short[@]}" \
-	--threads 1 --output "$work/none/x"
+t "ndp-calibrate: a file that cannot be written" refuses 3 "$work/none/x" "$calibrate" \
+	"${short[@]}" --threads 1 --output "$work/none/x"
 t "a device that is not there leaves no file" nothing_is_left
 t "the CPU" calibrates cpu
 t "a profile on standard output" on_stdout

@@ -226,8 +226,8 @@ static void predict(struct bench_report *rep, const struct options *o)
 	char title[256];
 
 	machine_open(&m, o);
-	snprintf(title, sizeof(title), "Layers on %u CPU threads and %s, policy %s, by the profile '%s'",
-		 o->threads, o->device, ndp_policy_name(o->policy), m.host.name);
+	snprintf(title, sizeof(title), "Layers on %u CPU threads and %s, policy %s, by the profile "
+		 "'%s'", o->threads, o->device, ndp_policy_name(o->policy), m.host.name);
 	bench_table(rep, "predict", title, columns, sizeof(columns) / sizeof(columns[0]));
 	for (unsigned int i = 0; i < o->nr_models; i++)
 		n += predict_model(rep, &m, o->models[i], o, errors + n);

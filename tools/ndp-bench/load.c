@@ -202,7 +202,9 @@ static void *watch(void *arg)
 static void extra_memory(struct bench_report *rep, const struct ndp_model *model,
 			 const struct options *o, unsigned int threads)
 {
-	struct ndp_moe_options options = { .load_threads = threads, .domains = 1 << NDP_DOMAIN_NDP };
+	struct ndp_moe_options options = {
+		.load_threads = threads, .domains = 1 << NDP_DOMAIN_NDP,
+	};
 	struct ndp_moe_memory memory_used;
 	struct ndp_model_info info;
 	struct watcher w = { 0 };
@@ -275,8 +277,8 @@ static void run(struct bench_report *rep, const struct ndp_model *model, const s
 	bench_note(rep, "%s: %s, %s, %u MoE layers, %u experts of %u x %u", o->model, info.family,
 		   info.format, info.moe_layers, info.router.experts, info.hidden,
 		   info.routed.neurons);
-	bench_table(rep, "packing", "An expert packed by all threads, from the page cache; the limit "
-		    "is memcpy() of as many bytes", rates, sizeof(rates) / sizeof(rates[0]));
+	bench_table(rep, "packing", "An expert packed by all threads, from the page cache; the "
+		    "limit is memcpy() of as many bytes", rates, sizeof(rates) / sizeof(rates[0]));
 	for (unsigned int i = 0; i < o->nr_threads; i++)
 		packing(rep, model, o, o->threads[i]);
 	bench_table(rep, "loading", "All experts loaded into DIMMs of this process", memory_columns,

@@ -14,12 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Those whose files are not there yet are left out. */
+/* Left out where it is built without the libraries that it compares with. */
 #pragma weak bench_cpu
-#pragma weak bench_gpu
-#pragma weak bench_ndp
-#pragma weak bench_layer
-#pragma weak bench_load
 
 static bool json;
 
@@ -105,8 +101,8 @@ unsigned int bench_numbers(const char *option, const char *text, uint32_t *list,
 		uint64_t value;
 
 		if (!parse(at, end, &value) || value < low || value > high)
-			bench_usage("%s wants numbers from %u to %u, divided by commas, not '%.80s'",
-				    option, low, high, text);
+			bench_usage("%s wants numbers from %u to %u, divided by commas, not "
+				    "'%.80s'", option, low, high, text);
 		if (n == max)
 			bench_usage("%s takes at most %u numbers", option, max);
 		list[n++] = (uint32_t)value;

@@ -83,8 +83,8 @@ static void parse_domains(struct options *o, const char *text)
 			       n == 3 && !strncmp(at, "gpu", 3) ? &o->gpu : NULL;
 
 		if (!domain || *domain)
-			bench_usage("--domains wants cpu, ndp or gpu, or several of them divided by "
-				    "commas, each once, not '%.40s'", text);
+			bench_usage("--domains wants cpu, ndp or gpu, or several of them divided "
+				    "by commas, each once, not '%.40s'", text);
 		*domain = true;
 		at = end;
 		if (!*at)
@@ -124,7 +124,8 @@ static void parse_tokens(struct options *o, const char *text)
 		char *end;
 		unsigned long n = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
 
-		if (!n || n > 65535 || (*end && *end != ',') || o->nr_tokens == NDP_MAX_RATE_POINTS ||
+		if (!n || n > 65535 || (*end && *end != ',') ||
+		    o->nr_tokens == NDP_MAX_RATE_POINTS ||
 		    (o->nr_tokens && n <= o->tokens[o->nr_tokens - 1]))
 			bench_usage("--tokens wants at most %d numbers from 1 to 65535, ascending, "
 				    "divided by commas, not '%.80s'", NDP_MAX_RATE_POINTS, text);

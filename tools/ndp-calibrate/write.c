@@ -78,12 +78,12 @@ static void add_table(json_t *group, const struct curve *c, const struct options
 		snprintf(shapes + strlen(shapes), sizeof(shapes) - strlen(shapes), "%s%ux%u",
 			 s ? ", " : "", o->hidden[s], o->neurons[s]);
 	if (o->nr_shapes > 1)
-		add(group, "table", table, "RUN", "measured", "tokens of an expert, GFLOP/s of wall "
-		    "time; %s; experts of %s, geometric mean, at most a factor %.2f apart", what,
+		add(group, "table", table, "RUN", "measured", "tokens of an expert, GFLOP/s of "
+		    "wall time; %s; experts of %s, geometric mean, at most a factor %.2f apart", what,
 		    shapes, spread);
 	else
-		add(group, "table", table, "RUN", "measured", "tokens of an expert, GFLOP/s of wall "
-		    "time; %s; experts of %s", what, shapes);
+		add(group, "table", table, "RUN", "measured", "tokens of an expert, GFLOP/s of "
+		    "wall time; %s; experts of %s", what, shapes);
 }
 
 /* Peak and efficiency; the table says the rest. */
@@ -215,7 +215,8 @@ void write_profile(FILE *f, const struct measured *m, const struct options *o, i
 	describe_run(run, sizeof(run), argc, argv);
 	snprintf(what, sizeof(what), "this host as it was measured, wall time throughout%s; %u of "
 		 "%u points disturbed by other programs", m->has_ndp ?
-		 "; the DIMMs by what their emulation or driver took" : "", m->disturbed, m->points);
+		 "; the DIMMs by what their emulation or driver took" : "", m->disturbed,
+		 m->points);
 	root = must(json_pack("{s:s, s:s, s:s, s:{s:o}, s:o, s:o, s:n, s:o, s:o}",
 			      "format", "moendp-host-1", "name", o->name, "description",
 			      what,

@@ -21,7 +21,7 @@ const char options_usage[] =
 	"                       process (default: the first device found)\n"
 	"  --domains LIST       what computes experts: ndp, cpu, gpu, or several (default: ndp)\n"
 	"  --policy NAME        who computes what: split, trimoe, ... (default: split)\n"
-	"  --host PROFILE       what that costs: a name or file of ndp-calibrate (default: a guess)\n"
+	"  --host PROFILE       what that costs: a profile of ndp-calibrate (default: a guess)\n"
 	"  --threads N          of the cpu domain (default: one for each CPU)\n"
 	"  --gpu SPEC           opencl, opencl:NAME or opencl:PLATFORM.DEVICE (default: opencl)\n"
 	"  --gpu-experts BYTES  of GPU memory for experts, like 200M (default: as many as fit);\n"
@@ -275,8 +275,8 @@ static int check_domains(const struct options *o, const bool *given, struct ndp_
 		if (given[dimms[i] - OPT_MODEL] && !o->device &&
 		    !(o->domains >> NDP_DOMAIN_NDP & 1))
 			return fail(err, -EINVAL,
-				    "--%s wants DIMMs: name them by --device, or add ndp to --domains",
-				    longopts[dimms[i] - OPT_MODEL].name);
+				    "--%s wants DIMMs: name them by --device, or add ndp to "
+				    "--domains", longopts[dimms[i] - OPT_MODEL].name);
 	return 0;
 }
 
@@ -321,7 +321,8 @@ int options_parse(struct options *o, int argc, char **argv, struct ndp_error *er
 
 	*o = (struct options){
 		.placement = "local", .domains = 1 << NDP_DOMAIN_NDP, .policy = NDP_POLICY_SPLIT,
-		.gpu_experts = OPTIONS_GPU_ALL, .gpu = "opencl", .tokens = 64, .top_p = 1, .seed = 1,
+		.gpu_experts = OPTIONS_GPU_ALL, .gpu = "opencl", .tokens = 64, .top_p = 1,
+		.seed = 1,
 	};
 	/* An error is to be JSON for those who asked for it, even if later. */
 	for (int i = 1; i < argc; i++)

@@ -198,8 +198,8 @@ static void print_times(FILE *f, const struct run *run, const struct report_tota
 		fprintf(f, "; %.3f ms a generated token (%" PRIu64 " fed)",
 			ms(t->decode_wall_ns) / (double)t->decode_steps, t->decode_steps);
 	fputc('\n', f);
-	fprintf(f, "wall, layers of experts: %.1f ms; routing %.1f, scheduling %.1f, adding up at the "
-		"end %.1f\n", ms(run->experts.wall_ns), ms(run->experts.route_wall_ns),
+	fprintf(f, "wall, layers of experts: %.1f ms; routing %.1f, scheduling %.1f, adding up at "
+		"the end %.1f\n", ms(run->experts.wall_ns), ms(run->experts.route_wall_ns),
 		ms(run->experts.schedule_wall_ns), ms(run->experts.reduce_wall_ns));
 	if (!tokens)
 		return;
@@ -258,8 +258,8 @@ void report_text(FILE *f, const struct run *run)
 
 	fputc('\n', f);
 	print_machine(f, run);
-	fprintf(f, "%u experts in %u layers; %" PRIu64 " bytes in DIMMs, %" PRIu64 " in host memory",
-		info->moe_layers * info->router.experts, info->moe_layers, run->memory.dimm_bytes,
+	fprintf(f, "%u experts in %u layers; %" PRIu64 " bytes in DIMMs, %" PRIu64
+		" in host memory", info->moe_layers * info->router.experts, info->moe_layers, run->memory.dimm_bytes,
 		run->memory.host_bytes);
 	if (run->domains.gpu)
 		fprintf(f, ", copies of %u experts (%" PRIu64 " bytes) in GPU memory",
