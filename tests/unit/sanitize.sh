@@ -42,7 +42,8 @@ threaded=(test_device_commands test_device_arguments test_device_migration test_
 suite asan '-fsanitize=address,undefined -fno-sanitize-recover=undefined' "${threaded[@]}" \
 	test_attach test_device_nomem test_pack test_placement test_discover \
 	test_tensors test_tensors_dequant test_tensors_dequant_baseline test_gguf test_gguf_split \
+	test_model test_model_config test_model_families test_load \
 	test_router test_forward test_forward_faults test_forward_threads test_forward_nomem \
 	test_gpu test_gpu_weights test_gpu_queue
-suite tsan -fsanitize=thread "${threaded[@]}" test_forward_threads test_gpu_queue
+suite tsan -fsanitize=thread "${threaded[@]}" test_load test_forward_threads test_gpu_queue
 echo "1..$count"
