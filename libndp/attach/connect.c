@@ -71,7 +71,8 @@ static int send_hello(struct ndp_attachment *a, int fd, struct ndp_error *err)
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(nr_fds * sizeof(int));
 	memcpy(CMSG_DATA(c), fds, nr_fds * sizeof(int));
-	if (sendmsg(fd, &msg, MSG_NOSIGNAL) != sizeof(a->hello))
+	/* Who refuses without having listened has said why: EPIPE is not the last word. */
+	if (sendmsg(fd, &msg, MSG_NOSIGNAL) != sizeof(a->hello) && errno != EPIPE)
 		return ndpi_fail(err, -errno, "ndpd takes no message: %s", strerror(errno));
 	return 0;
 }
@@ -113,6 +114,8 @@ static int receive(struct ndp_attachment *a, int fd, union answer *m, int *page_
 	if (polled[1].revents)
 		return ndpi_fail(err, -ECANCELED, "the application detaches");
 	n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
+	if (n < 0 && errno == ECONNRESET) /* comes before what was said, once */
+		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
 	if (n <= 0)
 		return ndpi_fail(err, n < 0 ? -errno : -ECONNRESET, "ndpd ended the connection");
 	c = CMSG_FIRSTHDR(&msg);

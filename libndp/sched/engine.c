@@ -623,3 +623,12 @@ void ndp_place_usage(const struct ndp_placer *p, struct ndp_place_usage *usage)
 	memcpy(usage->bytes, p->bytes, sizeof(p->bytes));
 	usage->failed = p->failed;
 }
+
+void ndp_place_share(struct ndp_placer *p, double link_share, double pcie_share,
+		     uint64_t dimm_bytes)
+{
+	p->options.link_share = fmin(fmax(link_share, 0), 1);
+	p->options.pcie_share = fmin(fmax(pcie_share, 0), 1);
+	if (dimm_bytes)
+		p->options.dimm_bytes = dimm_bytes;
+}

@@ -24,6 +24,7 @@
 #include <ndp/profile.h>
 #include <ndp/router.h>
 #include <ndp/sched.h>
+#include <ndp/steward.h>
 #include <ndp/tensors.h>
 
 #endif

@@ -129,6 +129,13 @@ const uint16_t *ndp_place_target(const struct ndp_placer *p, uint32_t layer, uin
  */
 uint32_t ndp_place_copies(const struct ndp_placer *p, uint32_t id, struct ndp_copy *copies);
 
+/*
+ * Other shares from here on, of links and PCIe (0..1), and another limit for each DIMM
+ * (0: as it is): others came or went.  What is beyond a limit already stays.
+ */
+void ndp_place_share(struct ndp_placer *p, double link_share, double pcie_share,
+		     uint64_t dimm_bytes);
+
 struct ndp_place_usage {
 	uint64_t gpu_bytes;	/* taken or promised */
 	uint64_t dimm_bytes[NDP_MAX_DIMMS];

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# ndpd: placement of experts as a service.
+TOOLS += ndpd
+ndpd_SRCS := $(addprefix daemon/,main.c brain.c client.c config.c devices.c hands.c log.c metrics.c \
+	page.c record.c ring.c server.c share.c status.c) tools/ndp-run/error.c
+ndpd_LIBS := -lsystemd -linih -ljansson -lmicrohttpd
+test_ndpd_LIBS := -ljansson
+$(BUILD)/unit/test_ndpd: $(BUILD)/ndpd

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * server.c - the socket that clients come to: messages are taken apart here, with
+ * the descriptors that came along, none of which may be lost or left open.
+ */
+#include "ndpd.h"
+#include "../tools/ndp-run/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <syslog.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+enum { MAX_FDS = 3, BACKLOG = 64 };
+
+union message {
+	struct ndp_msg head;
+	struct ndp_msg_hello hello;
+};
+
+struct received {
+	union message m;
+	size_t bytes;
+	int nr_fds;
+	int fds[MAX_FDS];
+};
+
+static void close_fds(struct received *in)
+{
+	while (in->nr_fds)
+		close(in->fds[--in->nr_fds]);
+}
+
+/* 1, 0: the other side is gone, or -errno. */
+static int receive(int socket, struct received *in)
+{
+	struct iovec iov = { &in->m, sizeof(in->m) };
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(MAX_FDS * sizeof(int))];
+	} control;
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	ssize_t n = recvmsg(socket, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+	in->nr_fds = 0;
+	if (n < 0)
+		return -errno;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+		size_t fds;
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		memcpy(in->fds, CMSG_DATA(c), fds * sizeof(int));
+		in->nr_fds = (int)fds;
+	}
+	in->bytes = (size_t)n;
+	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+		return -EMSGSIZE;
+	return n > 0;
+}
+
+/* ---- status ------------------------------------------------------------------------ */
+
+static int document(const char *text, size_t bytes)
+{
+	int fd = memfd_create("ndpd-status", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int r = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (write(fd, text, bytes) != (ssize_t)bytes ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+		r = errno ? -errno : -ENOSPC;
+	if (r < 0) {
+		close(fd);
+		return r;
+	}
+	return fd;
+}
+
+static void send_status(struct client *c)
+{
+	char *text = status_json(c->d);
+	struct ndp_msg_status m = { .head = { NDP_MSG_STATUS, sizeof(m) } };
+	struct iovec iov = { &m, sizeof(m) };
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = { 0 };
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	struct cmsghdr *cm = CMSG_FIRSTHDR(&msg);
+	int fd;
+
+	m.json_bytes = text ? strlen(text) : 0;
+	fd = text ? document(text, m.json_bytes) : -ENOMEM;
+	free(text);
+	if (fd < 0) {
+		client_log(c, LOG_WARNING, "no status: %s", strerror(-fd));
+		return;
+	}
+	cm->cmsg_level = SOL_SOCKET;
+	cm->cmsg_type = SCM_RIGHTS;
+	cm->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(cm), &fd, sizeof(int));
+	/* Who asks and does not read gets none. */
+	(void)!sendmsg(c->socket, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	close(fd);
+}
+
+/* ---- messages ------------------------------------------------------------------------ */
+
+static void take_hello(struct client *c, struct received *in)
+{
+	const struct ndp_msg_hello *h = &in->m.hello;
+	const bool placement = h->flags & NDP_HELLO_PLACEMENT, page = h->flags & NDP_HELLO_PAGE;
+	struct ndp_error err;
+	int ring_fd, placement_fd = -1, page_fd = -1;
+
+	if (in->nr_fds != 1 + placement + page) {
+		fail(&err, -EPROTO, "%d descriptors came with a hello, %d are wanted", in->nr_fds,
+		     1 + placement + page);
+		close_fds(in);
+		client_refuse(c, &err);
+		return;
+	}
+	ring_fd = in->fds[0];
+	if (placement)
+		placement_fd = in->fds[1];
+	if (page)
+		page_fd = in->fds[1 + placement];
+	client_hello(c, h, ring_fd, placement_fd, page_fd);
+	close(ring_fd);
+	if (page_fd >= 0)
+		close(page_fd);
+}
+
+static int on_client(sd_event_source *source, int fd, uint32_t revents, void *user)
+{
+	struct client *c = user;
+	struct received in;
+	struct ndp_error err;
+	int r = receive(fd, &in);
+
+	(void)source;
+	(void)revents;
+	if (r == -EAGAIN || r == -EINTR)
+		return 0;
+	if (r == 0 || r == -ECONNRESET) {
+		close_fds(&in);
+		client_free(c);
+		return 0;
+	}
+	if (r > 0 && in.bytes >= sizeof(in.m.head) && in.m.head.bytes == in.bytes) {
+		if (in.m.head.type == NDP_MSG_HELLO && in.bytes == sizeof(in.m.hello)) {
+			take_hello(c, &in);
+			return 0;
+		}
+		if (in.m.head.type == NDP_MSG_STATUS && in.bytes == sizeof(in.m.head) &&
+		    in.nr_fds == 0) {
+			c->hello_timer = sd_event_source_disable_unref(c->hello_timer);
+			send_status(c);
+			return 0;
+		}
+	}
+	close_fds(&in);
+	fail(&err, -EPROTO, "%zu bytes that are no message of version %d", r > 0 ? in.bytes : 0,
+	     NDP_DAEMON_VERSION);
+	client_refuse(c, &err);
+	return 0;
+}
+
+static int on_listener(sd_event_source *source, int fd, uint32_t revents, void *user)
+{
+	struct ndpd *d = user;
+	int socket = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int r;
+
+	(void)source;
+	(void)revents;
+	if (socket < 0) {
+		/* Out of descriptors: those who wait are not lost, and the loop must not spin. */
+		if (errno == EMFILE || errno == ENFILE) {
+			ndpd_log(LOG_ERR, "no client can be accepted: %s", strerror(errno));
+			usleep(10000);
+		}
+		return 0;
+	}
+	r = client_new(d, socket);
+	if (r == 0) {
+		struct client *c = d->clients;
+
+		r = sd_event_add_io(d->event, &c->io, socket, EPOLLIN, on_client, c);
+		if (r < 0)
+			client_free(c);
+	}
+	if (r < 0 && r != -EUSERS)
+		ndpd_log(LOG_ERR, "a client cannot be served: %s", strerror(-r));
+	return 0;
+}
+
+/* ---- beginning and end --------------------------------------------------------------- */
+
+/* A socket that nobody listens at is a dead ndpd's; one that answers is not ours to take. */
+static int clear_path(const struct sockaddr_un *address, struct ndp_error *err)
+{
+	int fd, r;
+
+	if (access(address->sun_path, F_OK) < 0)
+		return 0;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return fail(err, -errno, "no socket: %s", strerror(errno));
+	r = connect(fd, (const struct sockaddr *)address, sizeof(*address));
+	r = r < 0 ? -errno : 0;
+	close(fd);
+	if (r == 0)
+		return fail(err, -EADDRINUSE, "%s: another ndpd listens there", address->sun_path);
+	if (r != -ECONNREFUSED)
+		return fail(err, r, "%s: is there and is no socket of an ndpd: %s",
+			    address->sun_path, strerror(-r));
+	if (unlink(address->sun_path) < 0)
+		return fail(err, -errno, "%s: an old socket cannot be removed: %s",
+			    address->sun_path, strerror(errno));
+	return 0;
+}
+
+static int listen_at(struct ndpd *d, const char *path, struct ndp_error *err)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	mode_t old;
+	int r;
+
+	if (strlen(path) >= sizeof(address.sun_path))
+		return fail(err, -ENAMETOOLONG, "%s: a socket's path has at most %zu bytes", path,
+			    sizeof(address.sun_path) - 1);
+	strcpy(address.sun_path, path);
+	r = clear_path(&address, err);
+	if (r < 0)
+		return r;
+	d->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (d->listener < 0)
+		return fail(err, -errno, "no socket: %s", strerror(errno));
+	old = umask(0117); /* owner and group */
+	r = bind(d->listener, (const struct sockaddr *)&address, sizeof(address));
+	r = r < 0 ? -errno : 0;
+	umask(old);
+	if (r < 0)
+		return fail(err, r, "%s: cannot be made: %s", path, strerror(-r));
+	strcpy(d->listening, path);
+	if (listen(d->listener, BACKLOG) < 0)
+		return fail(err, -errno, "%s: cannot be listened at: %s", path, strerror(errno));
+	return 0;
+}
+
+int server_start(struct ndpd *d, struct ndp_error *err)
+{
+	int r = sd_listen_fds(1);
+
+	if (r > 1)
+		return fail(err, -EINVAL, "%d sockets came from the service manager, one is wanted",
+			    r);
+	if (r == 1)
+		d->listener = SD_LISTEN_FDS_START;
+	else
+		r = listen_at(d, d->config.socket, err);
+	if (r < 0)
+		return r;
+	r = sd_event_add_io(d->event, NULL, d->listener, EPOLLIN, on_listener, d);
+	return r < 0 ? fail(err, r, "the socket cannot be watched: %s", strerror(-r)) : 0;
+}
+
+void server_end(struct ndpd *d)
+{
+	while (d->clients)
+		client_free(d->clients);
+	if (d->listener >= 0)
+		close(d->listener);
+	if (d->listening[0])
+		unlink(d->listening);
+}

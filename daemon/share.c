@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * share.c - what clients on one device share is divided by their weights: the time of
+ * DIMM-Links that migrations may take.
+ *
+ * A device is its node; an in-process device is nobody else's.
+ */
+#include "ndpd.h"
+
+#include <string.h>
+
+static bool moves(const struct client *c)
+{
+	return c->state != CLIENT_NEW && c->hands;
+}
+
+static bool together(const struct client *a, const struct client *b)
+{
+	return a == b || (a->node[0] && !strcmp(a->node, b->node));
+}
+
+double share_of(const struct ndpd *d, const struct client *c)
+{
+	double all = 0;
+
+	for (const struct client *o = d->clients; o; o = o->next)
+		if (moves(o) && together(c, o))
+			all += o->weight;
+	return all > 0 ? c->weight / all : 1;
+}
+
+void shares_update(struct ndpd *d)
+{
+	for (struct client *c = d->clients; c; c = c->next) {
+		c->weight = config_weight(&d->config, c->name);
+	}
+	for (struct client *c = d->clients; c; c = c->next)
+		if (c->state == CLIENT_RUNNING)
+			brain_share(&c->brain, &d->config, share_of(d, c));
+}
