@@ -80,9 +80,29 @@ void ndpi_add_scaled(float *out, const float *const *y, uint32_t terms, float fa
 
 /* ---- x --------------------------------------------------------------------- */
 
+/* As ndp_bf16_from_f32(): to the nearest, ties to even, NaN stays NaN. */
+HOT void to_bf16(ndp_bf16 *restrict to, const float *restrict x, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t u;
+
+		memcpy(&u, &x[i], sizeof(u));
+		to[i] = (ndp_bf16)((u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 :
+				   (u + 0x7fff + (u >> 16 & 1)) >> 16);
+	}
+}
+
+AVX2 static void to_bf16_avx2(ndp_bf16 *to, const float *x, uint32_t n)
+{
+	to_bf16(to, x, n);
+}
+
 void ndpi_bf16_row(ndp_bf16 *to, const float *x, uint32_t n, bool one, size_t ldx)
 {
-	ndp_bf16_from_f32_array(to, x, n);
+	if (has_avx2())
+		to_bf16_avx2(to, x, n);
+	else
+		ndp_bf16_from_f32_array(to, x, n);
 	if (one)
 		to[n++] = 0x3f80;
 	memset(to + n, 0, (ldx - n) * sizeof(*to));

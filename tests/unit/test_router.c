@@ -403,6 +403,36 @@ static void products(void **state)
 	}
 }
 
+/* The same bits as one by one, whatever the bits are; the 1.0 for biases, zeros behind. */
+static void rows_of_bf16(void **state)
+{
+	uint64_t seed = 5;
+
+	UNUSED_STATE;
+	for (uint32_t n = 1; n < 70; n++)
+		for (int one = 0; one < 2; one++) {
+			ndp_bf16 got[96];
+			float x[70];
+
+			for (uint32_t i = 0; i < n; i++) {
+				uint32_t u = (uint32_t)ref_next(&seed);
+
+				/* Ties, infinities, NaN and all else. */
+				if (i % 3 == 0)
+					u = (u & 0xffff0000) | 0x8000;
+				if (i % 5 == 0)
+					u |= 0x7f800000;
+				memcpy(&x[i], &u, sizeof(u));
+			}
+			memset(got, 0xff, sizeof(got));
+			ndpi_bf16_row(got, x, n, one, 96);
+			for (uint32_t i = 0; i < n; i++)
+				assert_int_equal(got[i], ndp_bf16_from_f32(x[i]));
+			for (uint32_t i = n; i < 96; i++)
+				assert_int_equal(got[i], one && i == n ? 0x3f80 : 0);
+		}
+}
+
 /* Any number of terms; exact, as all are small integers. */
 static void scaled_sums(void **state)
 {
@@ -443,6 +473,7 @@ int main(void)
 		cmocka_unit_test(no_numbers),
 		cmocka_unit_test(what_cannot_be),
 		cmocka_unit_test(products),
+		cmocka_unit_test(rows_of_bf16),
 		cmocka_unit_test(scaled_sums),
 	};
 
