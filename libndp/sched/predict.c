@@ -31,7 +31,9 @@ enum {
 	PRODUCTS = AVERAGES * (AVERAGES + 1) / 2,	/* of averages with one another */
 	TERMS = PRODUCTS + AVERAGES,	/* and with what came */
 	QUIET = 0,	/* groups of experts */
-	BUSIER = 1,
+	BUSIER,
+	RISEN,		/* the last value is far above what noise makes of the average */
+	FALLEN,		/* or below */
 	GROUPS,
 };
 
@@ -43,6 +45,8 @@ static const double model_weight = 10;
 static const double ridge = 1e-4;	/* of the mean diagonal, towards equal weights */
 static const float busy_share = 0.5f;	/* above the mean */
 static const float least_share = 1.15f;	/* keeps the weight of a silent expert finite */
+static const float far = 8;	/* square of how many standard deviations of a count are far */
+static const double borrowed = 1e-3;	/* of what the others teach, to those that rose or fell */
 
 typedef float vec __attribute__((vector_size(32), aligned(16), may_alias));
 typedef int32_t mask __attribute__((vector_size(32), aligned(16), may_alias));
@@ -50,17 +54,18 @@ typedef int32_t mask __attribute__((vector_size(32), aligned(16), may_alias));
 #define always_inline __attribute__((always_inline))
 
 /* A number of each group. */
-typedef double pair __attribute__((vector_size(16), may_alias));
-typedef int64_t pair_mask __attribute__((vector_size(16), may_alias));
+typedef double quad __attribute__((vector_size(32), aligned(16), may_alias));
+typedef int64_t quad_mask __attribute__((vector_size(32), aligned(16), may_alias));
 
 /* Sums of products: row by row the lower triangle, then those with what came. */
 struct normal {
-	pair term[TERMS];
+	quad term[TERMS];
 };
 
 struct layer {
 	struct normal learned;
 	float weight[GROUPS][AVERAGES];
+	float noise;	/* variance of a share that is the mean, in the last step */
 	uint32_t steps;
 	uint32_t next;	/* the expert to learn from next */
 };
@@ -151,21 +156,46 @@ void ndp_predict_profile(struct ndp_predictor *p, uint32_t layer, const uint64_t
 #define across(v) \
 	((((v)[0] + (v)[4]) + ((v)[1] + (v)[5])) + (((v)[2] + (v)[6]) + ((v)[3] + (v)[7])))
 
+/* Which group each of some experts is in; none: QUIET. */
+struct groups {
+	mask busier, risen, fallen;
+};
+
+static inline always_inline struct groups groups_of(vec last, vec average, float noise)
+{
+	const vec apart = last - average;
+	/* A count's variance is its mean; of the two means, the middle. */
+	const vec expected = ((last + average) * 0.5f + least_share) * noise;
+	const mask changed = apart * apart > far * expected;
+
+	return (struct groups){
+		.busier = (average > busy_share) & ~changed,
+		.risen = changed & (apart > 0),
+		.fallen = changed & (apart <= 0),
+	};
+}
+
+static inline always_inline void add_to_group(vec *sum, vec product, mask group)
+{
+	*sum += (vec)((mask)product & group);
+}
+
 /* Sums the products of @count experts (whole vectors). */
 static inline always_inline void learn(struct normal *sum, const float *average, uint32_t stride,
-				       const float *came, uint32_t count)
+				       const float *came, uint32_t count, float noise)
 {
 	vec all[TERMS] = { { 0 } }, busy[TERMS] = { { 0 } };
+	vec risen[TERMS] = { { 0 } }, fallen[TERMS] = { { 0 } };
 
 	for (uint32_t e = 0; e < count; e += LANES) {
 		const vec y = *(const vec *)(came + e);
 		vec x[AVERAGES], weight, product;
-		mask is_busy;
+		struct groups groups;
 		uint32_t term = 0;
 
 		for (uint32_t a = 0; a < AVERAGES; a++)
 			x[a] = *(const vec *)(average + a * stride + e);
-		is_busy = x[BUSY] > busy_share;
+		groups = groups_of(x[LAST], x[BUSY], noise);
 		weight = 1.0f / (x[LONG] + least_share);
 		for (uint32_t a = 0; a < AVERAGES; a++) {
 			const vec scaled = x[a] * weight;
@@ -173,32 +203,48 @@ static inline always_inline void learn(struct normal *sum, const float *average,
 			for (uint32_t b = 0; b <= a; b++, term++) {
 				product = scaled * x[b];
 				all[term] += product;
-				busy[term] += (vec)((mask)product & is_busy);
+				add_to_group(&busy[term], product, groups.busier);
+				add_to_group(&risen[term], product, groups.risen);
+				add_to_group(&fallen[term], product, groups.fallen);
 			}
 			product = scaled * y;
 			all[PRODUCTS + a] += product;
-			busy[PRODUCTS + a] += (vec)((mask)product & is_busy);
+			add_to_group(&busy[PRODUCTS + a], product, groups.busier);
+			add_to_group(&risen[PRODUCTS + a], product, groups.risen);
+			add_to_group(&fallen[PRODUCTS + a], product, groups.fallen);
 		}
 	}
 	for (uint32_t t = 0; t < TERMS; t++) {
-		const vec other = all[t] - busy[t];
+		const vec other = all[t] - busy[t] - risen[t] - fallen[t];
 
-		sum->term[t] = (pair){ (double)across(other), (double)across(busy[t]) };
+		sum->term[t] = (quad){ (double)across(other), (double)across(busy[t]),
+				       (double)across(risen[t]), (double)across(fallen[t]) };
 	}
 }
 
-/* Weights of both groups: ridge regressions, solved by L D L^T. */
-static void solve(const struct normal *layer, const struct normal *model,
+/* Few experts rise or fall, at first none: until they do, they are as the others. */
+static inline always_inline void known(const struct normal *layer, const struct normal *model,
+				       uint32_t term, quad *sum)
+{
+	double others;
+
+	*sum = layer->term[term] + model_weight * model->term[term];
+	others = borrowed * ((*sum)[QUIET] + (*sum)[BUSIER]);
+	*sum += (quad){ 0, 0, others, others };
+}
+
+/* Weights of all groups: ridge regressions, solved by L D L^T. */
+static inline always_inline void solve(const struct normal *layer, const struct normal *model,
 		  float weight[GROUPS][AVERAGES])
 {
-	pair l[AVERAGES][AVERAGES], d[AVERAGES], y[AVERAGES], inverse[AVERAGES];
-	pair trace = { 0 }, extra, least;
+	quad l[AVERAGES][AVERAGES], d[AVERAGES], y[AVERAGES], inverse[AVERAGES];
+	quad trace = { 0 }, extra, least;
 	uint32_t term = 0;
 
 	for (uint32_t a = 0; a < AVERAGES; a++) {
 		for (uint32_t b = 0; b <= a; b++, term++)
-			l[a][b] = layer->term[term] + model_weight * model->term[term];
-		y[a] = layer->term[PRODUCTS + a] + model_weight * model->term[PRODUCTS + a];
+			known(layer, model, term, &l[a][b]);
+		known(layer, model, PRODUCTS + a, &y[a]);
 		trace += l[a][a];
 	}
 	extra = ridge / AVERAGES * trace + 1e-12;
@@ -207,7 +253,7 @@ static void solve(const struct normal *layer, const struct normal *model,
 		y[a] += extra / AVERAGES;
 		d[a] = l[a][a] + extra;
 		for (uint32_t b = 0; b < a; b++) {
-			pair scaled = l[a][b];
+			quad scaled = l[a][b];
 
 			for (uint32_t c = 0; c < b; c++)
 				scaled -= l[a][c] * l[b][c] * d[c];
@@ -215,26 +261,26 @@ static void solve(const struct normal *layer, const struct normal *model,
 			d[a] -= l[a][b] * scaled;
 			y[a] -= l[a][b] * y[b];
 		}
-		d[a] = (pair)(((pair_mask)d[a] & (d[a] > least)) |
-			      ((pair_mask)least & (d[a] <= least)));
+		d[a] = (quad)(((quad_mask)d[a] & (d[a] > least)) |
+			      ((quad_mask)least & (d[a] <= least)));
 		inverse[a] = 1 / d[a];
 	}
 	for (uint32_t a = AVERAGES; a-- > 0;) {
 		y[a] *= inverse[a];
 		for (uint32_t b = a + 1; b < AVERAGES; b++)
 			y[a] -= l[b][a] * y[b];
-		weight[QUIET][a] = (float)y[a][QUIET];
-		weight[BUSIER][a] = (float)y[a][BUSIER];
+		for (uint32_t g = 0; g < GROUPS; g++)
+			weight[g][a] = (float)y[a][g];
 	}
 }
 
 /* Decays what was known, adds what is new, and finds the weights that follow. */
-static void relearn(struct ndp_predictor *p, struct layer *layer, const struct normal *fresh)
+static inline always_inline void relearn(struct ndp_predictor *p, struct layer *layer, const struct normal *fresh)
 {
 	const double share = 1.0 / p->layers, decay = (double)p->decay;
 
 	for (uint32_t t = 0; t < TERMS; t++) {
-		pair *own = &layer->learned.term[t], *model = &p->model.term[t];
+		quad *own = &layer->learned.term[t], *model = &p->model.term[t];
 
 		*own = *own * layer_decay + fresh->term[t];
 		*model = *model * decay + fresh->term[t] * share;
@@ -257,19 +303,23 @@ static inline always_inline void forecast(const struct ndp_predictor *p,
 		rate[a] = rates[a] > long_rate ? rates[a] : long_rate;
 	for (uint32_t e = 0; e < p->stride; e += LANES) {
 		const vec now = *(const vec *)(came + e);
-		vec quiet = zero, busy = zero, sum;
-		mask is_busy = { 0 };
+		vec group[GROUPS] = { zero }, x[AVERAGES], sum;
+		struct groups groups;
 
 		for (uint32_t a = 0; a < AVERAGES; a++) {
-			vec *x = (vec *)(average + a * p->stride + e);
+			vec *at = (vec *)(average + a * p->stride + e);
 
-			*x += rate[a] * (now - *x);
-			quiet += layer->weight[QUIET][a] * *x;
-			busy += layer->weight[BUSIER][a] * *x;
-			if (a == BUSY)
-				is_busy = *x > busy_share;
+			x[a] = *at + rate[a] * (now - *at);
+			*at = x[a];
+			for (uint32_t g = 0; g < GROUPS; g++)
+				group[g] += layer->weight[g][a] * x[a];
 		}
-		sum = (vec)(((mask)busy & is_busy) | ((mask)quiet & ~is_busy));
+		groups = groups_of(x[LAST], x[BUSY], layer->noise);
+		sum = (vec)(((mask)group[BUSIER] & groups.busier) |
+			    ((mask)group[RISEN] & groups.risen) |
+			    ((mask)group[FALLEN] & groups.fallen) |
+			    ((mask)group[QUIET] &
+			     ~(groups.busier | groups.risen | groups.fallen)));
 		sum += 1.0f;
 		sum = (vec)((mask)sum & (sum > zero));
 		*(vec *)(share + e) = sum;
@@ -283,7 +333,7 @@ static inline always_inline void forecast(const struct ndp_predictor *p,
 
 /* @tokens as shares in units of the mean, less one; false: there are none. */
 static inline always_inline bool shares_of(const uint32_t *tokens, uint32_t experts,
-					   uint32_t stride, float *came)
+					   uint32_t stride, float *came, float *noise)
 {
 	vec sums = { 0 };
 	float total, scale;
@@ -307,6 +357,7 @@ static inline always_inline bool shares_of(const uint32_t *tokens, uint32_t expe
 	if (total <= 0)
 		return false;
 	scale = (float)experts / total;
+	*noise = scale;
 	for (e = 0; e < stride; e += LANES)
 		*(vec *)(came + e) = *(const vec *)(came + e) * scale - 1.0f;
 	for (e = experts; e < stride; e++)
@@ -322,8 +373,9 @@ static inline always_inline void update(struct ndp_predictor *p, uint32_t layer,
 	float came[NDP_PREDICT_MAX_EXPERTS] __attribute__((aligned(32)));
 	struct normal fresh;
 	uint32_t count;
+	float noise;
 
-	if (!shares_of(tokens, p->experts, p->stride, came))
+	if (!shares_of(tokens, p->experts, p->stride, came, &noise))
 		return;
 
 	/* The first step has nothing to be compared with. */
@@ -331,7 +383,8 @@ static inline always_inline void update(struct ndp_predictor *p, uint32_t layer,
 		count = p->stride - own->next;
 		if (count > LEARN_EXPERTS)
 			count = LEARN_EXPERTS;
-		learn(&fresh, average + own->next, p->stride, came + own->next, count);
+		learn(&fresh, average + own->next, p->stride, came + own->next, count,
+		      own->noise);
 		own->next += count;
 		if (own->next == p->stride)
 			own->next = 0;
@@ -340,6 +393,7 @@ static inline always_inline void update(struct ndp_predictor *p, uint32_t layer,
 	}
 	if (own->steps < LONG_STEPS)
 		own->steps++;
+	own->noise = noise;
 	relearn(p, own, &fresh);
 	forecast(p, own, average, came, shares(p, layer));
 }

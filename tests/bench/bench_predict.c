@@ -2,7 +2,7 @@
 /*
  * bench_predict - the predictor against its rivals on routing traces (bar S.5, its half).
  *
- *   bench_predict [--synthetic] [TRACE...]		(default: those of tests/traces)
+ *   bench_predict [--synthetic[=SEED]] [TRACE...]		(default: those of tests/traces)
  *
  * Profiles are learned on the first half of a trace, everything is scored on the second: classes by
  * rank (5/25/70 %) one step ahead, ties at random on both sides, the same draws for every rival. A
@@ -122,6 +122,12 @@ enum law {
 	LAW_SWITCH,	/* all new every @pace steps */
 	LAW_SWAP,	/* two experts change places, once in 1/@pace steps */
 	LAW_NOISE,	/* still, but noisier than counting is */
+	/*
+	 * TriMoE's skew: 5 % of the experts get 40 %, the next 25 % 50 %, alike within each;
+	 * @pace of the experts trade their weight with another in each step.
+	 */
+	LAW_CLASSES,
+	LAW_CLASSES_SHIFT,	/* the same, but all are dealt anew every @pace steps */
 };
 
 struct synthetic {
@@ -142,14 +148,49 @@ static const struct synthetic synthetics[] = {
 	{ "switch-250", LAW_SWITCH, 250, 64, 256, 900, 8 },
 	{ "swap", LAW_SWAP, 0.1, 160, 1024, 600, 8 },
 	{ "noise", LAW_NOISE, 0.5, 64, 256, 600, 8 },
+	{ "noise-high", LAW_NOISE, 1.5, 64, 256, 600, 8 },
+	{ "noise-large-batch", LAW_NOISE, 0.5, 128, 8192, 400, 6 },
+	{ "walk-large-batch", LAW_WALK, 0.1, 128, 8192, 400, 6 },
+	{ "walk-small-batch", LAW_WALK, 0.1, 64, 24, 600, 8 },
+	{ "swap-small-batch", LAW_SWAP, 0.1, 64, 48, 600, 8 },
+	{ "switch-100-large-batch", LAW_SWITCH, 100, 64, 4096, 600, 8 },
+	{ "classes-still", LAW_CLASSES, 0, 160, 3072, 300, 8 },
+	{ "classes-drift-0.001", LAW_CLASSES, 0.001, 160, 3072, 400, 8 },
+	{ "classes-drift-0.01", LAW_CLASSES, 0.01, 160, 3072, 400, 8 },
+	{ "classes-drift-0.05", LAW_CLASSES, 0.05, 160, 3072, 400, 8 },
+	{ "classes-drift-0.2", LAW_CLASSES, 0.2, 160, 3072, 400, 8 },
+	{ "classes-small-batch", LAW_CLASSES, 0.01, 160, 96, 400, 8 },
+	{ "classes-batch-64", LAW_CLASSES, 0.01, 160, 384, 400, 8 },
+	{ "classes-batch-4096", LAW_CLASSES, 0.01, 160, 24576, 300, 4 },
+	{ "classes-32", LAW_CLASSES, 0.01, 32, 1024, 500, 12 },
+	{ "classes-shift-40", LAW_CLASSES_SHIFT, 40, 160, 3072, 400, 8 },
+	{ "classes-shift-150", LAW_CLASSES_SHIFT, 150, 160, 768, 600, 8 },
 };
 
-static void trace_make(struct trace *t, const struct synthetic *s)
+static void swap(double *a, double *b)
+{
+	const double kept = *a;
+
+	*a = *b;
+	*b = kept;
+}
+
+static void deal_classes(double *logs, uint32_t experts, uint64_t *seed)
+{
+	const uint32_t hot = ndp_class_hot(experts), warm = ndp_class_warm(experts);
+
+	for (uint32_t e = 0; e < experts; e++)
+		logs[e] = e < hot ? log(0.4 / hot) : e < hot + warm ? log(0.5 / warm) :
+			  log(0.1 / (experts - hot - warm));
+	for (uint32_t e = experts - 1; e > 0; e--)
+		swap(logs + e, logs + random64(seed) % (e + 1));
+}
+
+static void trace_make(struct trace *t, const struct synthetic *s, uint64_t seed)
 {
 	const double spread = 1.2;
 	double *logs = calloc((size_t)s->layers * s->experts, sizeof(*logs));
 	double *sums = calloc(s->experts, sizeof(*sums));
-	uint64_t seed = 20260301;
 
 	*t = (struct trace){ s->name, s->steps, s->layers, s->experts, NULL };
 	t->tokens = calloc((size_t)t->steps * t->layers * t->experts, sizeof(*t->tokens));
@@ -162,14 +203,16 @@ static void trace_make(struct trace *t, const struct synthetic *s)
 			double *w = logs + (size_t)l * s->experts, total = 0;
 			uint32_t *tokens = row(t, step, l);
 
-			if (s->law == LAW_SWAP && uniform(&seed) < s->pace) {
-				double *a = w + random64(&seed) % s->experts;
-				double *b = w + random64(&seed) % s->experts;
-				const double kept = *a;
-
-				*a = *b;
-				*b = kept;
-			}
+			if (s->law == LAW_SWAP && uniform(&seed) < s->pace)
+				swap(w + random64(&seed) % s->experts,
+				     w + random64(&seed) % s->experts);
+			if (s->law == LAW_CLASSES)
+				for (uint32_t e = 0; e < s->experts; e++)
+					if (uniform(&seed) < s->pace)
+						swap(w + e, w + random64(&seed) % s->experts);
+			if ((s->law == LAW_CLASSES && !step) ||
+			    (s->law == LAW_CLASSES_SHIFT && !(step % (uint32_t)s->pace)))
+				deal_classes(w, s->experts, &seed);
 			for (uint32_t e = 0; e < s->experts; e++) {
 				if (s->law == LAW_WALK)
 					w[e] = w[e] * sqrt(1 - pow(s->pace / spread, 2)) +
@@ -399,7 +442,9 @@ int main(int argc, char **argv)
 		"tests/traces/trace_olmoe_1b7b_b1.csv.gz",
 	};
 	struct verdict real = { HUGE_VAL, HUGE_VAL, 0, 0 }, made = real;
-	const int synthetic = argc > 1 && !strcmp(argv[1], "--synthetic");
+	const int synthetic = argc > 1 && !strncmp(argv[1], "--synthetic", 11);
+	const uint64_t seed = synthetic && argv[1][11] == '=' ?
+			      strtoull(argv[1] + 12, NULL, 10) | 1 : 20260301;
 	const int first = 1 + synthetic;
 	struct trace t;
 	double ns;
@@ -416,7 +461,7 @@ int main(int argc, char **argv)
 		free(t.tokens);
 	}
 	for (size_t i = 0; synthetic && i < sizeof(synthetics) / sizeof(synthetics[0]); i++) {
-		trace_make(&t, &synthetics[i]);
+		trace_make(&t, &synthetics[i], seed);
 		judge(&t, &made);
 		free(t.tokens);
 	}

@@ -12,8 +12,11 @@
  * the long-run mean (the profile).  Their best combination, by weighted least
  * squares on what really came, is learned while running: for each layer, and
  * apart for the experts above and below one and a half times the mean load,
- * whose noise differs.  What all layers of a model learned in the last few steps
- * counts as well, so that a drift of the traffic is noticed in one or two steps.
+ * whose noise differs, and for those whose last value is further above or below
+ * their recent mean than the noise of counting explains: where loads do shift,
+ * these learn to follow the last value at once.  What all layers of a model
+ * learned in the last few steps counts as well, so that a drift of the traffic is
+ * noticed in one or two steps.
  */
 #ifndef NDP_PREDICT_H
 #define NDP_PREDICT_H
