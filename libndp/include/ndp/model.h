@@ -6,7 +6,8 @@
  * Families: Mixtral, DeepSeek-V2 and -V3, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5,
  * gpt-oss.  Formats: safetensors with config.json, GGUF (ndp/tensors.h).
  * Spellings: w1/w3/w2, gate_proj/up_proj/down_proj, 3-D tensors of all experts
- * with gate and up fused or apart, GGUF stacked and one by one.
+ * with gate and up fused or apart, GGUF stacked, fused and one by one.  Which half of a
+ * fused tensor is gate is said by format and family, never guessed from its shape.
  *
  * What the configuration announces and the files lack, or the other way round, is
  * refused by name when the model is opened: not one byte of an expert is read before
@@ -77,8 +78,10 @@ size_t ndp_model_pack_bytes(const struct ndp_model *m);
 
 /*
  * Packs neuron blocks [first, first + nr_blocks) of an expert (or
- * NDP_EXPERT_SHARED) into @dst, dequantising to BF16 what is kept in less or in
- * more.  -EIO with the file's name when the file ends before its table says so.
+ * NDP_EXPERT_SHARED) into @dst, rounding to BF16 what is kept in less or in more;
+ * biases are the last column of gate and up.  @work: ndp_model_pack_bytes(), each thread
+ * its own, aligned for any type.  The files are mapped: whoever truncates one meanwhile
+ * makes this end with SIGBUS.
  */
 int ndp_model_pack(const struct ndp_model *m, uint32_t layer, uint32_t expert, uint32_t first,
 		   uint32_t nr_blocks, void *dst, void *work, struct ndp_error *err);
