@@ -82,6 +82,8 @@ struct play {
 	uint32_t staged;		/* staged or being staged, not yet transferred */
 	struct task *tasks;
 	struct server server[SERVERS];
+	uint8_t used[SERVERS];		/* those that the host has, ascending */
+	uint32_t nr_used;
 	const struct ndp_copy *copies;
 	struct copy_state *copy;
 	uint32_t nr_copies;
@@ -278,36 +280,72 @@ static bool charged(const struct play *p, uint32_t server, uint32_t charge)
 	       (server >= SERVER_IO && charge == NDP_CHARGE_CHANNELS);
 }
 
-/* Slows flows down until no channel, and no DIMM's host side, gives more than it has. */
+/* Slows a resource's flows down until it gives no more than it has; returns what it gives. */
+static double slow_down(struct play *p, const uint8_t *servers, const float *takes, uint32_t n)
+{
+	double used = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		used += p->server[servers[i]].speed * takes[i];
+	if (used <= 1)
+		return used;
+	for (uint32_t i = 0; i < n; i++)
+		p->server[servers[i]].speed /= used;
+	return 1;
+}
+
+/* One channel: the host's two readers, and the activations of the DIMMs on it. */
+static void share_channel(struct play *p, uint32_t c)
+{
+	const struct ndp_host *host = p->layer->host;
+	uint8_t servers[2 + NDP_MAX_DIMMS];
+	float takes[2 + NDP_MAX_DIMMS];
+	uint32_t n = 0;
+
+	for (uint32_t k = SERVER_PCIE; k <= SERVER_CPU; k++)
+		if (p->server[k].flow.any && p->server[k].flow.channel[c] > 0 &&
+		    charged(p, k, NDP_CHARGE_CHANNELS)) {
+			servers[n] = k;
+			takes[n++] = p->server[k].flow.channel[c];
+		}
+	for (uint32_t d = c; d < host->nr_dimms; d += host->nr_channels)
+		if (p->server[SERVER_IO + d].flow.any &&
+		    charged(p, SERVER_IO + d, NDP_CHARGE_CHANNELS)) {
+			servers[n] = SERVER_IO + d;
+			takes[n++] = 1;
+		}
+	p->channel_used[c] = slow_down(p, servers, takes, n);
+}
+
+/* The host side of one DIMM: those two readers, and its own activations. */
+static void share_dimm(struct play *p, uint32_t d)
+{
+	uint8_t servers[3];
+	float takes[3];
+	uint32_t n = 0;
+
+	for (uint32_t k = SERVER_PCIE; k <= SERVER_CPU; k++)
+		if (p->server[k].flow.any && p->server[k].flow.dimm[d] > 0) {
+			servers[n] = k;
+			takes[n++] = p->server[k].flow.dimm[d];
+		}
+	if (p->server[SERVER_IO + d].flow.any) {
+		servers[n] = SERVER_IO + d;
+		takes[n++] = 1;
+	}
+	p->reads[d] = slow_down(p, servers, takes, n);
+}
+
 static void share_memory(struct play *p)
 {
 	const struct ndp_host *host = p->layer->host;
 
-	for (uint32_t c = 0; c < host->nr_channels; c++) {
-		double used = 0;
-
-		for (uint32_t k = 0; k < SERVERS; k++)
-			if (p->server[k].flow.any && charged(p, k, NDP_CHARGE_CHANNELS))
-				used += p->server[k].speed * p->server[k].flow.channel[c];
-		for (uint32_t k = 0; used > 1 && k < SERVERS; k++)
-			if (p->server[k].flow.any && p->server[k].flow.channel[c] > 0 &&
-			    charged(p, k, NDP_CHARGE_CHANNELS))
-				p->server[k].speed /= used;
-		p->channel_used[c] = used > 1 ? 1 : used;
-	}
+	for (uint32_t c = 0; c < host->nr_channels; c++)
+		share_channel(p, c);
 	for (uint32_t d = 0; d < host->nr_dimms; d++) {
-		double used = 0;
-
 		p->reads[d] = 0;
-		if (!(p->rules.charges & NDP_CHARGE_DIMM_READS))
-			continue;
-		for (uint32_t k = 0; k < SERVERS; k++)
-			if (p->server[k].flow.any)
-				used += p->server[k].speed * p->server[k].flow.dimm[d];
-		for (uint32_t k = 0; used > 1 && k < SERVERS; k++)
-			if (p->server[k].flow.any && p->server[k].flow.dimm[d] > 0)
-				p->server[k].speed /= used;
-		p->reads[d] = used > 1 ? 1 : used;
+		if (p->rules.charges & NDP_CHARGE_DIMM_READS)
+			share_dimm(p, d);
 	}
 }
 
@@ -352,8 +390,8 @@ static void share_copies(struct play *p)
 
 static void find_speeds(struct play *p)
 {
-	for (uint32_t k = 0; k < SERVERS; k++)
-		p->server[k].speed = p->server[k].current != NO_TASK;
+	for (uint32_t i = 0; i < p->nr_used; i++)
+		p->server[p->used[i]].speed = p->server[p->used[i]].current != NO_TASK;
 	share_memory(p);
 	share_copies(p);
 	for (uint32_t d = 0; d < p->layer->host->nr_dimms; d++)
@@ -385,6 +423,8 @@ static double appeal(const struct play *p, uint32_t server, const struct task *t
 		return 0;
 	if (t->kind == TASK_STAGE)
 		return p->staged < STAGED_AHEAD ? 1 : -HUGE_VAL;
+	if (!other->flow.any)
+		return 0;
 	flow_of(p, t, &flow);
 	return -overlap(&flow, &other->flow, p->layer->host->nr_channels);
 }
@@ -455,8 +495,8 @@ static void finish(struct play *p, uint32_t k)
 	if (k == SERVER_PCIE && p->staged)
 		p->staged--;
 	s->current = NO_TASK;
-	s->flow.any = false;
-	memset(&s->flow, 0, sizeof(s->flow));
+	if (s->flow.any)
+		memset(&s->flow, 0, sizeof(s->flow));
 	p->open_tasks--;
 	if (t->follower != NO_TASK && --p->tasks[t->follower].waits == 0)
 		enqueue(p, t->follower);
@@ -477,27 +517,31 @@ static bool advance(struct play *p)
 {
 	double step = HUGE_VAL;
 
-	for (uint32_t k = 0; k < SERVERS; k++)
-		if (p->server[k].current == NO_TASK)
-			take_next(p, k);
+	for (uint32_t i = 0; i < p->nr_used; i++)
+		if (p->server[p->used[i]].current == NO_TASK &&
+		    p->server[p->used[i]].queue != NO_TASK)
+			take_next(p, p->used[i]);
 	find_speeds(p);
-	for (uint32_t k = 0; k < SERVERS; k++)
-		if (p->server[k].speed > 0)
-			step = fmin(step, p->server[k].left_ns / p->server[k].speed);
+	for (uint32_t i = 0; i < p->nr_used; i++) {
+		const struct server *s = &p->server[p->used[i]];
+
+		if (s->speed > 0)
+			step = fmin(step, s->left_ns / s->speed);
+	}
 	for (uint32_t k = 0; k < p->nr_copies; k++)
 		if (p->copy[k].speed > 0)
 			step = fmin(step, p->copy[k].left_ns / p->copy[k].speed);
 	if (isinf(step))
 		return false;
 	p->now_ns += step;
-	for (uint32_t k = 0; k < SERVERS; k++) {
-		struct server *s = &p->server[k];
+	for (uint32_t i = 0; i < p->nr_used; i++) {
+		struct server *s = &p->server[p->used[i]];
 
 		if (s->current == NO_TASK)
 			continue;
 		s->left_ns -= step * s->speed;
 		if (s->left_ns <= 1e-6)
-			finish(p, k);
+			finish(p, p->used[i]);
 	}
 	for (uint32_t k = 0; k < p->nr_copies; k++) {
 		if (!(p->copy[k].speed > 0))
@@ -547,6 +591,11 @@ static double play(struct play *p, const struct ndp_copy *copies, uint32_t nr_co
 		p->server[k] = (struct server) {
 			.queue = NO_TASK, .tail = NO_TASK, .current = NO_TASK,
 		};
+	p->nr_used = 0;
+	for (uint32_t k = 0; k < SERVERS; k++)
+		if (k < SERVER_DIMMS || (k - SERVER_DIMMS) % NDP_MAX_DIMMS <
+					p->layer->host->nr_dimms)
+			p->used[p->nr_used++] = k;
 	for (uint32_t k = 0; k < nr_copies; k++)
 		p->copy[k] = (struct copy_state) {
 			.left_ns = copy_length_ns(p->layer->host, &copies[k]),
