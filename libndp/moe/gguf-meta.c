@@ -91,6 +91,36 @@ static int read_array_header(struct gguf_cursor *c, uint32_t *type, uint64_t *co
 	return r < 0 ? r : ndpi_gguf_u64(c, "array length", count);
 }
 
+/* Remembers that the next string of @m's array begins at @c. */
+static int mark(struct gguf_cursor *c, struct tensor_meta *m)
+{
+	/* There is room for the next power of two. */
+	if (!(m->nr_marks & (m->nr_marks - 1))) {
+		size_t max = m->nr_marks ? 2 * m->nr_marks : 1;
+		uint64_t *p = reallocarray(m->marks, max, sizeof(*p));
+
+		if (!p)
+			return gguf_bad(c, -ENOMEM, "out of memory");
+		m->marks = p;
+	}
+	m->marks[m->nr_marks++] = c->at - m->data;
+	return 0;
+}
+
+/* @m: whose array they are, NULL when they are deeper in it. */
+static int skip_strings(struct gguf_cursor *c, uint64_t count, struct tensor_meta *m)
+{
+	int r = 0;
+
+	for (uint64_t i = 0; i < count && r == 0; i++) {
+		if (m && i && i % MARK_EVERY == 0)
+			r = mark(c, m);
+		if (r == 0)
+			r = skip_string(c);
+	}
+	return r;
+}
+
 static int skip_elements(struct gguf_cursor *c, uint32_t type, uint64_t count, int nesting,
 			 struct tensor_meta *m)
 {
@@ -100,28 +130,15 @@ static int skip_elements(struct gguf_cursor *c, uint32_t type, uint64_t count, i
 
 	if (type_bytes[type])
 		return skip_scalars(c, type, count);
-	if (type == GGUF_ARRAY && nesting == MAX_NESTING)
+	if (type == GGUF_STRING)
+		return skip_strings(c, count, m);
+	if (nesting == MAX_NESTING)
 		return gguf_bad(c, -EINVAL, "'value' has arrays in arrays, more than %d deep",
 				MAX_NESTING);
 	for (uint64_t i = 0; i < count && r == 0; i++) {
-		if (type == GGUF_STRING) {
-			if (m && i && i % MARK_EVERY == 0) {
-				if (!(m->nr_marks & (m->nr_marks - 1))) {
-					uint64_t *p = reallocarray(m->marks, m->nr_marks ?
-								   2 * m->nr_marks : 1, sizeof(*p));
-
-					if (!p)
-						return gguf_bad(c, -ENOMEM, "out of memory");
-					m->marks = p;
-				}
-				m->marks[m->nr_marks++] = c->at - m->data;
-			}
-			r = skip_string(c);
-		} else {
-			r = read_array_header(c, &t, &inner);
-			if (r == 0)
-				r = skip_elements(c, t, inner, nesting + 1, NULL);
-		}
+		r = read_array_header(c, &t, &inner);
+		if (r == 0)
+			r = skip_elements(c, t, inner, nesting + 1, NULL);
 	}
 	return r;
 }
@@ -299,13 +316,13 @@ static int meta_error(const struct tensor_meta *m, uint64_t index, int r, const 
 		      struct ndp_error *err)
 {
 	if (r == -EINVAL)
-		return ndpi_fail(err, r, "%s: key '%.100s' is %s%s, wanted is %s", m->pub.file,
-				 m->pub.key, m->pub.array ? "an array, elements of type " : "of type ",
+		return ndpi_fail(err, r, "%s: key '%.100s' is %s %s, wanted is %s", m->pub.file,
+				 m->pub.key, m->pub.array ? "an array of type" : "of type",
 				 type_name(&m->pub), wanted);
 	if (index >= m->pub.count)
-		return ndpi_fail(err, r, "%s: key '%.100s' has %llu elements, wanted is number %llu",
-				 m->pub.file, m->pub.key, (unsigned long long)m->pub.count,
-				 (unsigned long long)index);
+		return ndpi_fail(err, r, "%s: key '%.100s' has %llu elements, wanted is number "
+				 "%llu (from 0 on)", m->pub.file, m->pub.key,
+				 (unsigned long long)m->pub.count, (unsigned long long)index);
 	return ndpi_fail(err, r, "%s: key '%.100s' has a value that does not fit, wanted is %s",
 			 m->pub.file, m->pub.key, wanted);
 }

@@ -24,7 +24,8 @@ $(BUILD)/fuzz/obj/%.o: %.c tests/fuzz/fuzz.mk
 
 $(FUZZ_PROGRAMS): $(BUILD)/fuzz/fuzz_%: $(call fuzz_obj,tests/fuzz/fuzz_%.c $(FUZZ_SRCS))
 	$(call say,LD,$@)
-	$(Q)$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $(filter %.o,$^) $(FUZZ_WRAP_$*) $(FUZZ_LIBS)
+	$(Q)$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $(filter %.o,$^) \
+		$(FUZZ_WRAP_$*) $(FUZZ_LIBS)
 
 .SECONDARY: $(call fuzz_obj,$(FUZZ_SRCS) $(FUZZ_TARGETS:%=tests/fuzz/fuzz_%.c))
 .PHONY: fuzz-programs

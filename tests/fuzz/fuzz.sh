@@ -79,11 +79,21 @@ timed_run() {
 	result "$name: $seconds s, no finding" $status "$executed executed, $edges edges"
 }
 
+# A seed that is refused at once is a bad place to start from.
+every_model_opens() {
+	FUZZ_SAY=1 "$out/fuzz_model" "$tmp/model"/* >"$tmp/log" 2>&1 &&
+		! grep -q '^refused' "$tmp/log"
+}
+
 make -j2 BUILD="$build" fuzz-programs >"$tmp/log" 2>&1
 result "build" $?
 for target in "${targets[@]}"; do
 	tests/fuzz/seeds.py "$target" "$tmp/$target" >"$tmp/log" 2>&1
 	result "$target: seeds" $?
+	if [ "$target" = model ]; then
+		every_model_opens
+		result "model: every seed is one" $?
+	fi
 	finds_what_is_planted "$target"
 	result "$target: finds a read beyond the file's end that is planted" $?
 	if [ -n "$seconds" ]; then

@@ -4,7 +4,7 @@
  *
  * An input is a GGUF file; or "MODL", the length of a config.json in 4 bytes, that text,
  * and a model.safetensors.  It is written into files, because that is what is opened;
- * mmap() gives a copy in an allocation of the file's size (FUZZ_LIBS has --wrap), so
+ * mmap() gives a copy in an allocation of the file's size (fuzz.mk has --wrap), so
  * that AddressSanitizer sees a read beyond its end.  With FUZZ_SAY in the environment it
  * says why a model was refused.
  */

@@ -165,7 +165,8 @@ static void names_the_missing_shard(void **state)
 	unlink(in_dir("m-00003-of-00003.gguf"));
 	assert_refused(in_dir("m-00001-of-00003.gguf"), -ENOENT,
 		       "m-00003-of-00003.gguf: this shard is missing", "there are 3");
-	assert_refused(in_dir("m-00002-of-00003.gguf"), -ENOENT, "m-00003-of-00003.gguf", "missing");
+	assert_refused(in_dir("m-00002-of-00003.gguf"), -ENOENT, "m-00003-of-00003.gguf",
+		       "missing");
 	assert_refused(dir, -ENOENT, "m-00003-of-00003.gguf", "missing");
 	unlink(in_dir("m-00001-of-00003.gguf"));
 	assert_refused(dir, -ENOENT, "m-00001-of-00003.gguf", "missing");
