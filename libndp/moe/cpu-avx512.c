@@ -75,10 +75,11 @@ INLINE void pair_row(__m512 *sum, const uint8_t *w, const uint32_t *x, const uin
 }
 
 /* Into the first-level cache: into the second one only is up to a tenth slower (Zen 5). */
-INLINE void fetch(const uint8_t *next)
+INLINE void fetch(const uint8_t *next, const uint32_t lines)
 {
 	__builtin_prefetch(next, 0, 3);
-	__builtin_prefetch(next + 64, 0, 3);
+	if (lines == 2)
+		__builtin_prefetch(next + 64, 0, 3);
 }
 
 INLINE void begin(__m512 *sum, const float *out, size_t ld, enum ndpi_store store,
@@ -102,27 +103,38 @@ INLINE void end(const __m512 *sum, float *out, size_t ld, enum ndpi_store store,
 	}
 }
 
-INLINE void multiply_n(const uint8_t *w, size_t stride, uint32_t pieces, const uint32_t *x,
-		       float *out, size_t ld, enum ndpi_store store,
-		       const struct ndpi_ahead *ahead, const uint32_t tokens)
+/* @lines of 64 bytes are fetched for each pair row. */
+INLINE void chain(__m512 *sum, const uint8_t *w, size_t stride, uint32_t pieces, const uint32_t *x,
+		  const struct ndpi_ahead *ahead, const uint32_t tokens, const uint32_t lines)
 {
 	const uint8_t *next = ahead->first;
-	__m512 sum[2 * MAX_TILE];
 
-	begin(sum, out, ld, store, tokens);
 	for (uint32_t b = 0; b < pieces; b++) {
 		if (b == ahead->split)
 			next = ahead->second;
 		/* Not all 16: that runs slower, and one at a time as well (Zen 5). */
 #pragma GCC unroll 4
 		for (uint32_t p = 0; p < NDPI_ROWS / 2; p++) {
-			fetch(next + p * ahead->step);
+			fetch(next + p * ahead->step, lines);
 			pair_row(sum, w + p * NDPI_PAIR_BYTES, x, tokens);
 			x += tokens;
 		}
 		next += ahead->stride;
 		w += stride;
 	}
+}
+
+INLINE void multiply_n(const uint8_t *w, size_t stride, uint32_t pieces, const uint32_t *x,
+		       float *out, size_t ld, enum ndpi_store store,
+		       const struct ndpi_ahead *ahead, const uint32_t tokens)
+{
+	__m512 sum[2 * MAX_TILE];
+
+	begin(sum, out, ld, store, tokens);
+	if (ahead->step > 64)
+		chain(sum, w, stride, pieces, x, ahead, tokens, 2);
+	else /* tiles of tokens share the fetching */
+		chain(sum, w, stride, pieces, x, ahead, tokens, 1);
 	end(sum, out, ld, store, tokens);
 }
 
@@ -143,8 +155,8 @@ INLINE void both_n(const uint8_t *gate, const uint8_t *up, uint32_t pieces, cons
 #pragma GCC unroll 4
 		for (uint32_t p = 0; p < NDPI_ROWS / 2; p++) {
 			if (tokens > 3) {
-				fetch(next + p * NDPI_PAIR_BYTES);
-				fetch(next + p * NDPI_PAIR_BYTES + apart);
+				fetch(next + p * NDPI_PAIR_BYTES, 2);
+				fetch(next + p * NDPI_PAIR_BYTES + apart, 2);
 			}
 			pair_row(sg, gate, x, tokens);
 			pair_row(su, gate + apart, x, tokens);

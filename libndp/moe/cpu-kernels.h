@@ -29,8 +29,9 @@ enum {
 
 /*
  * Weights that will be wanted soon, fetched while those at hand are worked on: at pair p of
- * piece b the two lines at @first + b * @stride + p * @step, from piece @split on at
- * @second + (b - @split) * @stride + p * @step.
+ * piece b the line at @first + b * @stride + p * @step, from piece @split on at
+ * @second + (b - @split) * @stride + p * @step; with a @step of more than a line the next
+ * line, too.
  */
 struct ndpi_ahead {
 	const uint8_t *first, *second;

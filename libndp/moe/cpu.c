@@ -25,6 +25,7 @@ enum {
 	MAX_H = 65472,
 	MAX_BATCH = 1024,	/* tokens that share one pass over the weights */
 	STREAM_TOKENS = 6,	/* for which bandwidth is all that counts */
+	STREAMS = 2,	/* blocks whose tiles pass side by side */
 	SUMS_BYTES = 256 << 10,	/* of a single tile of tokens, in the second-level cache */
 	MIN_OUTS = 8,
 	LINE = 64,
@@ -165,37 +166,59 @@ static void project_both(const struct call *c, const struct part *p, const uint8
 	}
 }
 
-/*
- * g or u of a block: @w is its panel, @next what is wanted after it.  A single tile of
- * tokens fetches some pieces ahead; of several each fetches its part of the next chunk.
- */
+/* One panel, or both, times all tiles of tokens; see project_many() and project_one(). */
+static void project_chunk(const struct call *c, const struct part *p, const uint8_t *w, uint32_t k,
+			  uint32_t tile, float *out, const struct ndpi_ahead *ahead)
+{
+	c->kernels->multiply(w + (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES, NDPI_TILE_BYTES,
+			     min_u(p->h_in - k, NDPI_CHUNK) / NDPI_ROWS,
+			     p->x + packed_offset(p, k, p->h_in, tile) * c->kernels->elem_bytes,
+			     tile_size(p, tile), out + (size_t)tile_first(p, tile) * NDPI_ROWS,
+			     NDPI_ROWS, k ? NDPI_ADD : NDPI_SET, ahead);
+}
+
+/* A single tile of tokens: a panel from its beginning to its end, @next after it. */
 static void project_one(const struct call *c, const struct part *p, const uint8_t *w,
 			const uint8_t *next, float *out, struct ndpi_thread *thread)
 {
 	for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
 		uint32_t pieces = min_u(p->h_in - k, NDPI_CHUNK) / NDPI_ROWS;
 		const uint8_t *at = w + (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES;
-		size_t bytes = (size_t)pieces * NDPI_TILE_BYTES;
-		const uint8_t *after = k + NDPI_CHUNK < p->h_in ? at + bytes : next;
-		struct ndpi_ahead ahead = {
-			.split = pieces, .stride = NDPI_TILE_BYTES / p->tiles,
-			.step = NDPI_PAIR_BYTES / p->tiles,
-		};
+		uint32_t n = min_u(pieces_ahead(p->tokens), pieces);
 
+		project_chunk(c, p, w, k, 0, out, &(struct ndpi_ahead){
+			.first = at + n * NDPI_TILE_BYTES, .split = pieces - n,
+			.second = k + NDPI_CHUNK < p->h_in ? at + pieces * NDPI_TILE_BYTES : next,
+			.stride = NDPI_TILE_BYTES, .step = NDPI_PAIR_BYTES,
+		});
+		look_around(thread, k / NDPI_CHUNK);
+	}
+}
+
+/*
+ * Several tiles of tokens: all pass over a chunk of gate and of up while both are in the
+ * cache, and each fetches its part of the next chunk.
+ */
+static void project_many(const struct call *c, const struct part *p, const uint8_t *gate,
+			 const uint8_t *up, const uint8_t *next, float *g, float *u,
+			 struct ndpi_thread *thread)
+{
+	struct ndpi_ahead ahead = {
+		.stride = NDPI_TILE_BYTES / p->tiles, .step = NDPI_PAIR_BYTES / p->tiles,
+	};
+
+	for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
+		size_t bytes = (size_t)min_u(p->h_in - k, NDPI_CHUNK) / NDPI_ROWS *
+			NDPI_TILE_BYTES;
+
+		if (k + NDPI_CHUNK < p->h_in)
+			next = gate + (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES + bytes;
+		ahead.split = (uint32_t)(bytes / NDPI_TILE_BYTES);
 		for (uint32_t i = 0; i < p->tiles; i++) {
-			ahead.first = after + bytes / p->tiles * i;
-			if (p->tiles == 1) {
-				uint32_t n = min_u(pieces_ahead(p->tokens), pieces);
-
-				ahead.split = pieces - n;
-				ahead.first = at + n * NDPI_TILE_BYTES;
-				ahead.second = after;
-			}
-			c->kernels->multiply(at, NDPI_TILE_BYTES, pieces,
-					     p->x + packed_offset(p, k, p->h_in, i) *
-					     c->kernels->elem_bytes, tile_size(p, i),
-					     out + (size_t)tile_first(p, i) * NDPI_ROWS,
-					     NDPI_ROWS, k ? NDPI_ADD : NDPI_SET, &ahead);
+			ahead.first = next + bytes / p->tiles * i;
+			project_chunk(c, p, gate, k, i, g, &ahead);
+			ahead.first += up - gate;
+			project_chunk(c, p, up, k, i, u, &ahead);
 			look_around(thread, i);
 		}
 		look_around(thread, k / NDPI_CHUNK);
@@ -216,6 +239,8 @@ static void project(const struct call *c, struct part *p, uint32_t block,
 
 	if (p->tokens <= c->kernels->both_tokens) {
 		project_both(c, p, gate, up, next, g, u);
+	} else if (p->tiles > 1) {
+		project_many(c, p, gate, up, next, g, u, thread);
 	} else {
 		project_one(c, p, gate, up, g, thread);
 		project_one(c, p, up, next, u, thread);
@@ -265,24 +290,26 @@ static void down_stream(const struct call *c, const struct part *p, const uint8_
 {
 	size_t floats = (size_t)p->tokens * n * NDPI_ROWS;
 
-	for (uint32_t b = 0; b < p->nr_blocks; b++) {
-		const uint8_t *at = w + b * p->block_bytes, *h = h_of(c, p, b, 0);
-		const uint8_t *next = b + 1 < p->nr_blocks ? at + p->block_bytes : w;
+	for (uint32_t b = 0, m; b < p->nr_blocks; b += m) {
+		const uint8_t *at = w + b * p->block_bytes, *h = h_of(c, p, b, 0), *next;
 		uint32_t in_group = b % NDPI_GROUP;
 
+		m = min_u(p->nr_blocks - b, STREAMS);
+		next = b + m < p->nr_blocks ? at + m * p->block_bytes : w;
 		for (uint32_t j = 0; j < n; j++) {
 			uint32_t k = j + pieces_ahead(p->tokens);
 			struct ndpi_ahead ahead = {
 				.first = k < n ? at + (size_t)k * NDPI_TILE_BYTES :
 					next + (size_t)(k - n) * NDPI_TILE_BYTES,
-				.split = 1, .step = NDPI_PAIR_BYTES,
+				.split = m, .stride = p->block_bytes, .step = NDPI_PAIR_BYTES,
 			};
 
-			c->kernels->multiply(at + (size_t)j * NDPI_TILE_BYTES, 0, 1, h, p->tokens,
-					     sum + (size_t)j * p->tokens * NDPI_ROWS, NDPI_ROWS,
-					     in_group ? NDPI_CONTINUE : NDPI_SET, &ahead);
+			c->kernels->multiply(at + (size_t)j * NDPI_TILE_BYTES, p->block_bytes, m, h,
+					     p->tokens, sum + (size_t)j * p->tokens * NDPI_ROWS,
+					     NDPI_ROWS, in_group ? NDPI_CONTINUE : NDPI_SET,
+					     &ahead);
 		}
-		if (in_group == NDPI_GROUP - 1 || b + 1 == p->nr_blocks)
+		if (in_group + m == NDPI_GROUP || b + m == p->nr_blocks)
 			for (size_t i = 0; i < floats; i++)
 				y[i] = b < NDPI_GROUP ? sum[i] : y[i] + sum[i];
 		look_around(thread, b);
