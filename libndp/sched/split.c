@@ -270,14 +270,15 @@ static bool relieves(uint32_t o, uint32_t r)
 
 /*
  * All shifts of one expert that may help resource @r: of a block of every DIMM, of one
- * DIMM a channel, and of DIMM @r.
+ * DIMM a channel, and of one DIMM, which is @r or, when that is none, the fullest and the
+ * emptiest.
  */
-static void try_cut(const struct cutter *c, uint32_t k, uint32_t r, struct shift *best)
+static void try_cut(const struct cutter *c, uint32_t k, uint32_t r, const uint32_t single[2],
+		    struct shift *best)
 {
 	const struct ndpi_table *t = c->t;
 	const uint32_t dimms = t->rules.layer->host->nr_dimms;
 	const uint32_t channels = t->rules.layer->host->nr_channels;
-	const uint32_t fullest = r - FULL_CHANNELS - channels;
 	const uint16_t *blocks = held(t, c->cuts[k].i);
 	ndpi_wide without;
 	uint32_t home = 0;
@@ -286,7 +287,7 @@ static void try_cut(const struct cutter *c, uint32_t k, uint32_t r, struct shift
 		home++;
 	if (blocks[home] < t->rules.nr_blocks)
 		home = dimms;
-	else if (r > ROW_CPU && r != FULL_CHANNELS + home % channels && home != fullest)
+	else if (r > ROW_CPU && r != FULL_CHANNELS + home % channels && r != FULL_CHANNELS + channels + home)
 		return;
 	memcpy(without, c->load, t->full_width * sizeof(float));
 	add_cut(c, &c->cuts[k], -1, without);
@@ -302,9 +303,24 @@ static void try_cut(const struct cutter *c, uint32_t k, uint32_t r, struct shift
 			for (uint32_t d = 0; channels < dimms && d < dimms; d += channels)
 				try_shift(c, k, without, o, q, d,
 					  d + channels < dimms ? d + channels : dimms, best);
-			if (fullest < dimms)
-				try_shift(c, k, without, o, q, fullest, fullest + 1, best);
+			for (uint32_t n = 0; n < 1 + (single[0] != single[1]); n++)
+				try_shift(c, k, without, o, q, single[n], single[n] + 1, best);
 		}
+}
+
+static void find_singles(const struct cutter *c, uint32_t r, uint32_t single[2])
+{
+	const struct ndp_host *host = c->t->rules.layer->host;
+	const uint32_t dimms_at = FULL_CHANNELS + host->nr_channels;
+	const float *dimm = c->load + dimms_at;
+
+	single[0] = single[1] = r < dimms_at ? 0 : r - dimms_at;
+	for (uint32_t d = 1; r < dimms_at && d < host->nr_dimms; d++) {
+		if (dimm[d] > dimm[single[0]])
+			single[0] = d;
+		if (dimm[d] < dimm[single[1]])
+			single[1] = d;
+	}
 }
 
 static void polish(struct cutter *c)
@@ -314,7 +330,7 @@ static void polish(struct cutter *c)
 	for (uint32_t steps = 0; steps < POLISH_STEPS; steps++) {
 		const float largest = ndpi_largest(c->load, t->full_width);
 		struct shift best;
-		uint32_t r = 0;
+		uint32_t r = 0, single[2];
 		bool found = false;
 
 		if (largest <= c->bound * close_enough)
@@ -323,10 +339,11 @@ static void polish(struct cutter *c)
 		best.strain = strain(c, c->load) * (1 - 1e-5f);
 		while (c->load[r] != largest)
 			r++;
+		find_singles(c, r, single);
 		for (uint32_t k = 0; k < c->nr; k++) {
 			const float before = best.strain;
 
-			try_cut(c, k, r, &best);
+			try_cut(c, k, r, single, &best);
 			found = found || best.strain < before;
 		}
 		if (!found)

@@ -5,9 +5,9 @@
  *
  * CPU time of the deciding thread. Other programs on the machine slow a decision
  * down, for seconds at a time, so that all layers are decided in turn, many times
- * over, and the fastest decision of each counts; p50 and p99 are over 200 layers. The same layers as
- * bench_sched's, in all four configurations; the slowest one is judged. Then a
- * sweep: time over experts, with the DIMMs of the largest case, against n log n.
+ * over, and the fastest decision of each counts; p50 and p99 are over 200 layers. The
+ * same layers as bench_sched's, in all four configurations; the slowest one is judged.
+ * Then a sweep: time over experts, with the DIMMs of the largest case, against n log n.
  */
 #include "bench.h"
 #include "sched_layers.h"

@@ -202,12 +202,49 @@ static uint32_t must_be_read(const struct site *s, double read_ns, double limit_
 	return s->nr + 1;
 }
 
-static bool no_blocks_fit(const struct ndp_layer *layer, const struct site *site, double limit_ns)
+/* The most channels that an expert lies on: so many at once give it to the host. */
+static uint32_t widest(const struct ndp_layer *layer)
+{
+	const struct ndp_host *host = layer->host;
+	uint32_t most = 1;
+
+	for (uint32_t e = 0; e < layer->shape->experts; e++) {
+		const uint16_t *blocks = layer->blocks + (size_t)e * host->nr_dimms;
+		uint32_t mask = 0;
+
+		for (uint32_t d = 0; d < host->nr_dimms; d++)
+			if (layer->tokens[e] && blocks[d])
+				mask |= 1u << d % host->nr_channels;
+		most = fmax(most, __builtin_popcount(mask));
+	}
+	return most;
+}
+
+/* How many blocks CPU and PCIe take within @limit_ns, each at least @read_ns apart. */
+static double most_read(const struct ndp_layer *layer, double read_ns, double limit_ns)
+{
+	const struct ndp_host *host = layer->host;
+	const double block_bytes = (double)layer->shape->expert_bytes /
+				   ndp_shape_blocks(layer->shape);
+	/* Rounding errors must not take a block away. */
+	const double ns = limit_ns * (1 + 1e-9);
+	double blocks = 0;
+
+	if (host->cpu.gflops > 0)
+		blocks += floor(ns / read_ns);
+	if (host->gpu.gflops > 0 && host->pcie_gbps > 0)
+		blocks += floor(ns / fmax(read_ns, block_bytes / host->pcie_gbps));
+	return blocks;
+}
+
+static bool no_blocks_fit(const struct ndp_layer *layer, const struct site *site, uint32_t width,
+			  double limit_ns)
 {
 	const struct ndp_host *host = layer->host;
 	const double read_ns = (double)layer->shape->expert_bytes /
 			       ndp_shape_blocks(layer->shape) / host->channel_gbps;
 	const double dimm_ns = layer->charges & NDP_CHARGE_DIMM_READS ? read_ns : 0;
+	uint32_t all = 0;
 
 	for (uint32_t c = 0; c < host->nr_channels; c++) {
 		uint32_t sum = 0;
@@ -221,14 +258,16 @@ static bool no_blocks_fit(const struct ndp_layer *layer, const struct site *site
 		}
 		if (layer->charges & NDP_CHARGE_CHANNELS && sum * read_ns > limit_ns)
 			return true;
+		all += sum;
 	}
-	return false;
+	return all > most_read(layer, read_ns / width, limit_ns);
 }
 
 double reference_count_blocks(const struct ndp_layer *layer, double known_ns)
 {
 	const uint32_t dimms = layer->host->nr_dimms;
 	struct site *site = calloc(dimms, sizeof(*site));
+	const uint32_t width = widest(layer);
 	double below_ns = 0, above_ns = known_ns;
 	bool filled = site;
 
@@ -237,7 +276,7 @@ double reference_count_blocks(const struct ndp_layer *layer, double known_ns)
 	while (filled && above_ns - below_ns > precision * above_ns) {
 		const double middle_ns = (below_ns + above_ns) / 2;
 
-		if (no_blocks_fit(layer, site, middle_ns))
+		if (no_blocks_fit(layer, site, width, middle_ns))
 			below_ns = middle_ns;
 		else
 			above_ns = middle_ns;
