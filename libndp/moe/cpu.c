@@ -273,7 +273,8 @@ static void store(const struct part *p, uint32_t tile, uint32_t n, const float *
 	}
 }
 
-static const uint8_t *h_of(const struct call *c, const struct part *p, uint32_t block, uint32_t tile)
+static const uint8_t *h_of(const struct call *c, const struct part *p, uint32_t block,
+			   uint32_t tile)
 {
 	uint32_t in_chunk = block * NDPI_ROWS % NDPI_CHUNK;
 	size_t at = packed_offset(p, block * NDPI_ROWS - in_chunk, p->nr_blocks * NDPI_ROWS, tile);
