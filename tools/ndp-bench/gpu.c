@@ -49,8 +49,8 @@ struct calls {
 	float *y;
 	uint32_t tokens, jobs;
 	uint32_t next;
-	double device_ns;	/* sum, and of so many calls */
-	unsigned int count;
+	double *device_ns;	/* of each call, disturbed or not */
+	unsigned int count, room;
 };
 
 static void check(int r, const struct ndp_error *err, const char *what)
@@ -78,8 +78,13 @@ static void call(void *arg)
 	}
 	check(ndp_gpu_submit(c->q, c->x, h, c->tokens, jobs, c->jobs, &err), &err, "a call");
 	check(ndp_gpu_wait(c->q, &ns), NULL, "a call");
-	c->device_ns += (double)ns;
-	c->count++;
+	if (c->count == c->room) {
+		c->room = 2 * c->room + 64;
+		c->device_ns = realloc(c->device_ns, c->room * sizeof(*c->device_ns));
+		if (!c->device_ns)
+			bench_die("no memory");
+	}
+	c->device_ns[c->count++] = (double)ns;
 }
 
 struct measured {
@@ -93,11 +98,10 @@ static struct measured measure(struct calls *c, unsigned int rounds)
 	struct bench_contender contender = { .name = "calls", .run = call, .arg = c };
 	struct measured m;
 
-	c->device_ns = 0;
 	c->count = 0;
 	bench_sample(&sampling, &contender, 1);
 	m = (struct measured){ bench_median(contender.ns, sampling.rounds),
-			       c->device_ns / c->count, sampling.dirty };
+			       bench_median(c->device_ns, c->count), sampling.dirty };
 	bench_samples_free(&contender, 1);
 	return m;
 }
@@ -121,6 +125,7 @@ static void calls_make(struct calls *c, struct ndp_gpu *gpu, const struct bench_
 static void calls_free(struct calls *c)
 {
 	ndp_gpu_queue_free(c->q);
+	free(c->device_ns);
 	free(c->x);
 	free(c->y);
 }
