@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <syslog.h>
 
 #define COVERAGE_RATE 0.02
@@ -240,7 +241,8 @@ static uint8_t *hot_at(struct brain *b, uint32_t layer, uint32_t expert)
  * What a migration did to the layer as it last ran, by the model: its makespan with
  * the placement before, and how much of the copies was behind it, event by event.
  */
-static double play(struct brain *b, const struct ndp_place_action *a, bool with_copies)
+static double play(struct brain *b, const struct ndp_place_action *a, bool with_copies,
+		   struct order *order)
 {
 	const uint32_t experts = b->shape.experts, dimms = b->host.nr_dimms;
 	struct ndp_placer *placer = ndp_steward_placer(b->steward);
@@ -270,6 +272,10 @@ static double play(struct brain *b, const struct ndp_place_action *a, bool with_
 		    ndp_timeline(&layer, &plan, copies, n, memory, NULL, 0, &t) == 0) {
 			b->count.copy_modelled_ns += t.copy_ns;
 			b->count.hidden_modelled_ns += t.hidden_ns;
+			if (order) {
+				order->copy_ns += t.copy_ns;
+				order->hidden_ns += t.hidden_ns;
+			}
 		}
 	}
 	free(memory);
@@ -277,14 +283,58 @@ static double play(struct brain *b, const struct ndp_place_action *a, bool with_
 	return makespan_ns;
 }
 
+/* ---- orders ---------------------------------------------------------------------------- */
+
+/* What the copies of an ordered move take of each port. */
+static void account(struct brain *b, const struct ndp_place_action *a, struct order *order,
+		    int res)
+{
+	struct ndp_copy copies[2 * NDP_MAX_DIMMS];
+	const uint32_t n = ndp_place_copies(ndp_steward_placer(b->steward), a->id, copies);
+
+	if (res < 0) {
+		if (!order->answer.res)
+			order->answer.res = res;
+		return;
+	}
+	order->answer.nr_moved++;
+	order->answer.bytes += a->bytes;
+	for (uint32_t i = 0; i < n; i++) {
+		const double ns = b->host.link_latency_ns +
+				  (double)copies[i].bytes / b->host.link_gbps;
+
+		order->in_ns[copies[i].to] += ns;
+		order->out_ns[copies[i].from] += ns;
+	}
+}
+
+static void answer(struct client *c, struct order *order, double now_ns)
+{
+	struct client *to = client_find(c->d, order->orderer);
+	struct ndp_msg_migrated *m = &order->answer;
+	double longest = 0;
+
+	for (uint32_t d = 0; d < NDP_MAX_DIMMS; d++)
+		longest = fmax(longest, fmax(order->in_ns[d], order->out_ns[d]));
+	m->head = (struct ndp_msg){ NDP_MSG_MIGRATED, sizeof(*m) };
+	m->modelled_ns = (uint64_t)longest;
+	m->wall_ns = (uint64_t)(now_ns - order->started_ns);
+	m->hidden_share = order->copy_ns > 0 ? order->hidden_ns / order->copy_ns : 0;
+	if (to)
+		(void)!send(to->socket, m, sizeof(*m), MSG_NOSIGNAL | MSG_DONTWAIT);
+	free(order);
+}
+
 /* The engine is told the end of an action, and who reads the page. */
 static void end(struct client *c, struct pending *p, double now_ns, int res)
 {
 	struct brain *b = &c->brain;
 	const struct ndp_place_action a = p->action;
+	struct order *order = p->order;
+	const double before_ns = res < 0 ? 0 : play(b, &a, true, order);
 
-	const double before_ns = res < 0 ? 0 : play(b, &a, true);
-
+	if (order)
+		account(b, &a, order, res);
 	forget(b, p);
 	record_done(c->d, c, a.id, now_ns, res);
 	ndp_place_done(ndp_steward_placer(b->steward), a.id, now_ns, res);
@@ -295,10 +345,12 @@ static void end(struct client *c, struct pending *p, double now_ns, int res)
 	} else {
 		b->count.moves[a.kind]++;
 		b->count.move_bytes[a.kind] += a.bytes;
-		b->count.realised_modelled_ns += before_ns - play(b, &a, false);
+		b->count.realised_modelled_ns += before_ns - play(b, &a, false, NULL);
 	}
 	if (!c->d->config.dry_run)
 		brain_publish(c, a.layer);
+	if (order && --order->left == 0)
+		answer(c, order, now_ns);
 }
 
 /* What the engine wants, in the kernel's terms. */
@@ -324,7 +376,7 @@ static void move_next(struct client *c, double now_ns)
 		struct ndp_placement to;
 		int r;
 
-		if (!p->queued)
+		if (!p->queued || (!p->order && now_ns < a->start_ns))
 			continue;
 		p->queued = false;
 		make_placement(b, a, &to);
@@ -424,6 +476,78 @@ void brain_tick(struct client *c, double now_ns)
 
 		if (!waits && now_ns >= p->action.end_ns)
 			end(c, p, now_ns, 0);
+	}
+	move_next(c, now_ns);
+}
+
+/* Blocks of an expert spread evenly over DIMMs of a mask; false: none of these are there. */
+static bool spread(const struct brain *b, uint32_t mask, uint16_t row[NDP_MAX_DIMMS])
+{
+	struct ndp_placement p;
+
+	memset(row, 0, NDP_MAX_DIMMS * sizeof(*row));
+	if (mask & ~b->dimm_mask ||
+	    ndp_placement_spread(&p, ndp_shape_blocks(&b->shape), mask) < 0)
+		return false;
+	for (uint32_t i = 0, n = 0; n < b->host.nr_dimms && i < p.nr_ranges; n++)
+		if (b->dimm_of[n] == p.ranges[i].dimm)
+			row[n] = (uint16_t)p.ranges[i++].nr_blocks;
+	return true;
+}
+
+void brain_order(struct client *c, struct client *from, const struct ndp_msg_migrate *m,
+		 double now_ns)
+{
+	struct brain *b = &c->brain;
+	struct order *order = calloc(1, sizeof(*order));
+	uint16_t row[NDP_MAX_DIMMS];
+
+	if (!order)
+		return; /* who waits gives up */
+	order->left = 1; /* until all are started */
+	order->started_ns = now_ns;
+	order->orderer = from->number;
+	for (uint32_t i = 0; i < m->nr_moves; i++) {
+		const struct ndp_msg_move *v = &m->moves[i];
+		struct ndp_place_action a;
+		int r = -ENODEV;
+
+		if (b->nr_pending == NDPD_MAX_PENDING)
+			r = -EAGAIN;
+		else if (spread(b, v->dimm_mask, row))
+			r = ndp_place_order(ndp_steward_placer(b->steward), v->layer, v->expert,
+					    row, now_ns, &a);
+		if (r < 0) {
+			if (!order->answer.res)
+				order->answer.res = r;
+			continue;
+		}
+		record_order(c->d, c, &a, row);
+		b->pending[b->nr_pending++] = (struct pending){
+			.action = a, .started_ns = now_ns, .queued = true, .order = order,
+		};
+		order->left++;
+	}
+	client_log(c, LOG_INFO, "%u moves ordered by user %u", m->nr_moves,
+		   (unsigned int)from->uid);
+	move_next(c, now_ns);
+	if (--order->left == 0)
+		answer(c, order, now_ns);
+}
+
+void brain_gone(struct client *c)
+{
+	struct brain *b = &c->brain;
+
+	for (uint32_t i = 0; i < b->nr_pending; i++) {
+		struct order *order = b->pending[i].order;
+
+		if (!order)
+			continue;
+		if (!order->answer.res)
+			order->answer.res = -ENODEV;
+		if (--order->left == 0)
+			answer(c, order, (double)ndpd_now_ns());
 	}
 }
 

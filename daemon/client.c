@@ -89,6 +89,14 @@ int client_new(struct ndpd *d, int socket)
 	return 0;
 }
 
+struct client *client_find(struct ndpd *d, uint32_t number)
+{
+	for (struct client *c = d->clients; c; c = c->next)
+		if (c->number == number)
+			return c;
+	return NULL;
+}
+
 void client_free(struct client *c)
 {
 	struct ndpd *d = c->d;
@@ -102,6 +110,7 @@ void client_free(struct client *c)
 	if (c->state == CLIENT_RUNNING) {
 		client_log(c, LOG_INFO, "gone after %llu posts",
 			   (unsigned long long)c->brain.count.posts);
+		brain_gone(c);
 		brain_end(&c->brain);
 	}
 	hands_end(c->hands);

@@ -141,6 +141,18 @@ struct pending {
 	bool moving;		/* a hand is at it */
 	bool queued;		/* waits for its turn */
 	double started_ns;
+	struct order *order;	/* that it is part of; NULL: decided here */
+};
+
+/* Moves that somebody has ordered, and who waits for their end. */
+struct order {
+	uint32_t left;		/* moves under way */
+	struct ndp_msg_migrated answer;
+	double started_ns;
+	double copy_ns, hidden_ns;	/* modelled */
+	double in_ns[NDP_MAX_DIMMS];	/* modelled, of receiving ports */
+	double out_ns[NDP_MAX_DIMMS];
+	uint32_t orderer;	/* number of the client that waits */
 };
 
 struct model_counters {
@@ -189,6 +201,8 @@ int brain_start(struct brain *b, const struct config *config, const struct ndp_m
 		struct survey *survey, const uint8_t *on_gpu, double share, uint64_t dimm_bytes,
 		struct ndp_error *err);
 void brain_end(struct brain *b);
+/* The client ends with moves under way: who ordered them is told. */
+void brain_gone(struct client *c);
 /* A share of links and memory, when clients come or go. */
 void brain_share(struct brain *b, const struct config *config, double share);
 /* A post: learns, decides, publishes, hands out work. */
@@ -196,6 +210,9 @@ void brain_post(struct client *c, uint32_t layer, double now_ns);
 /* Ends what only the application does (prefetches), when it must have been done. */
 void brain_tick(struct client *c, double now_ns);
 void brain_outcome(struct client *c, const struct outcome *out, double now_ns);
+/* Starts what @from orders; answered when it has ended. */
+void brain_order(struct client *c, struct client *from, const struct ndp_msg_migrate *m,
+		 double now_ns);
 void brain_publish(struct client *c, uint32_t layer);
 
 /* ---- client.c ------------------------------------------------------------------- */
@@ -233,6 +250,8 @@ struct client {
 int client_new(struct ndpd *d, int socket);
 /* Everything it has, whatever state it is in. */
 void client_free(struct client *c);
+/* NULL: it is gone. */
+struct client *client_find(struct ndpd *d, uint32_t number);
 /* Does not take over @ring_fd and @old_page_fd, but @placement_fd; -1: none. */
 void client_hello(struct client *c, const struct ndp_msg_hello *hello, int ring_fd,
 		  int placement_fd, int old_page_fd);
@@ -262,6 +281,9 @@ void record_close(struct ndpd *d);
 void record_client(struct ndpd *d, const struct client *c);
 void record_post(struct ndpd *d, const struct client *c, uint32_t layer, double now_ns);
 void record_action(struct ndpd *d, const struct client *c, const struct ndp_place_action *a);
+/* A move that was ordered: @row [dimms]. */
+void record_order(struct ndpd *d, const struct client *c, const struct ndp_place_action *a,
+		  const uint16_t *row);
 void record_done(struct ndpd *d, const struct client *c, uint32_t action, double now_ns, int res);
 void record_gone(struct ndpd *d, const struct client *c);
 

@@ -70,7 +70,8 @@ void page_publish(struct page *p, uint32_t layer, const uint8_t *hot, const uint
 	const uint32_t experts = p->shared->experts, words = ndp_page_hot_words(experts);
 	struct ndp_page_layer *l = (void *)((char *)(p->shared + 1) +
 					    (size_t)layer * p->shared->layer_bytes);
-	uint32_t *shared_masks = (uint32_t *)(l->hot + words);
+	uint64_t *shared_hot = ndp_page_layer_hot(l);
+	uint32_t *shared_masks = (uint32_t *)(shared_hot + words);
 	const uint64_t seq = l->seq;
 
 	__atomic_store_n(&l->seq, seq + 1, __ATOMIC_RELAXED);
@@ -80,7 +81,7 @@ void page_publish(struct page *p, uint32_t layer, const uint8_t *hot, const uint
 
 		for (uint32_t e = 64 * w; e < experts && e < 64 * w + 64; e++)
 			bits |= (uint64_t)!!hot[e] << e % 64;
-		__atomic_store_n(&l->hot[w], bits, __ATOMIC_RELAXED);
+		__atomic_store_n(&shared_hot[w], bits, __ATOMIC_RELAXED);
 	}
 	for (uint32_t e = 0; e < experts; e++)
 		__atomic_store_n(&shared_masks[e], masks[e], __ATOMIC_RELAXED);
@@ -110,10 +111,11 @@ int page_read_old(int fd, uint32_t layers, uint32_t experts, uint8_t *on_gpu)
 	for (uint32_t l = 0; l < layers; l++) {
 		const struct ndp_page_layer *layer =
 			(const void *)(m + sizeof(struct ndp_page) + l * layer_bytes);
+		const uint64_t *hot = ndp_page_layer_hot(layer);
 
 		for (uint32_t e = 0; e < experts; e++)
 			on_gpu[(size_t)l * experts + e] =
-				__atomic_load_n(&layer->hot[e / 64], __ATOMIC_RELAXED) >> e % 64 & 1;
+				__atomic_load_n(&hot[e / 64], __ATOMIC_RELAXED) >> e % 64 & 1;
 	}
 	munmap((void *)m, bytes);
 	return 0;

@@ -9,6 +9,7 @@
  *   blocks N LAYER EXPERT DIMM:BLOCKS...         where an expert was at the beginning
  *   post N NOW_NS LAYER TOKENS...
  *   start N ID KIND LAYER EXPERT VICTIM_LAYER VICTIM BYTES
+ *   order N ID NOW_NS LAYER EXPERT BLOCKS...      a move that somebody has ordered
  *   done N ID NOW_NS RESULT
  *   gone N
  *
@@ -112,6 +113,18 @@ void record_action(struct ndpd *d, const struct client *c, const struct ndp_plac
 	if (d->record)
 		fprintf(d->record->f, "start %u %u %u %u %u %u %d %" PRIu64 "\n", c->number, a->id,
 			a->kind, a->layer, a->expert, a->victim_layer, a->victim, a->bytes);
+}
+
+void record_order(struct ndpd *d, const struct client *c, const struct ndp_place_action *a,
+		  const uint16_t *row)
+{
+	if (!d->record)
+		return;
+	fprintf(d->record->f, "order %u %u %.0f %u %u", c->number, a->id, (double)ndpd_now_ns(),
+		a->layer, a->expert);
+	for (uint32_t dimm = 0; dimm < c->brain.host.nr_dimms; dimm++)
+		fprintf(d->record->f, " %u", row[dimm]);
+	fputc('\n', d->record->f);
 }
 
 void record_done(struct ndpd *d, const struct client *c, uint32_t action, double now_ns, int res)

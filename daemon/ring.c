@@ -125,6 +125,7 @@ int ring_next(struct ring *r, uint64_t now_ns, uint32_t *layer, uint32_t *tokens
 {
 	for (uint32_t looked = 0; looked < r->slots; looked++) {
 		const struct ndp_ring_slot *slot = slot_at(r);
+		const uint32_t *posted = ndp_ring_slot_tokens(slot);
 		uint64_t total = 0;
 
 		if (__atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE) != r->at + 1) {
@@ -136,7 +137,7 @@ int ring_next(struct ring *r, uint64_t now_ns, uint32_t *layer, uint32_t *tokens
 		}
 		*layer = read32(&slot->layer);
 		for (uint32_t e = 0; e < r->experts; e++) {
-			tokens[e] = read32(&slot->tokens[e]);
+			tokens[e] = read32(&posted[e]);
 			total += tokens[e];
 		}
 		move_on(r);

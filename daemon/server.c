@@ -23,6 +23,7 @@ enum { MAX_FDS = 3, BACKLOG = 64 };
 union message {
 	struct ndp_msg head;
 	struct ndp_msg_hello hello;
+	struct ndp_msg_migrate migrate;
 };
 
 struct received {
@@ -152,6 +153,26 @@ static void take_hello(struct client *c, struct received *in)
 		close(page_fd);
 }
 
+/* Who may move a client's experts: root, and the user it runs as. */
+static void take_migrate(struct client *c, const struct ndp_msg_migrate *m)
+{
+	struct client *whose = client_find(c->d, m->client);
+	struct ndp_msg_migrated no = { .head = { NDP_MSG_MIGRATED, sizeof(no) } };
+
+	if (!whose || whose->state != CLIENT_RUNNING || !whose->hands)
+		no.res = -ENOENT;
+	else if (c->uid != 0 && c->uid != whose->uid)
+		no.res = -EPERM;
+	else if (m->nr_moves < 1 || m->nr_moves > NDP_MSG_MAX_MOVES)
+		no.res = -EINVAL;
+	else if (c->d->config.dry_run)
+		no.res = -EROFS;
+	if (no.res == 0)
+		brain_order(whose, c, m, (double)ndpd_now_ns());
+	else
+		(void)!send(c->socket, &no, sizeof(no), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 static int on_client(sd_event_source *source, int fd, uint32_t revents, void *user)
 {
 	struct client *c = user;
@@ -177,6 +198,12 @@ static int on_client(sd_event_source *source, int fd, uint32_t revents, void *us
 		    in.nr_fds == 0) {
 			c->hello_timer = sd_event_source_disable_unref(c->hello_timer);
 			send_status(c);
+			return 0;
+		}
+		if (in.m.head.type == NDP_MSG_MIGRATE && in.bytes == sizeof(in.m.migrate) &&
+		    in.nr_fds == 0) {
+			c->hello_timer = sd_event_source_disable_unref(c->hello_timer);
+			take_migrate(c, &in.m.migrate);
 			return 0;
 		}
 	}

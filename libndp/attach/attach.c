@@ -231,7 +231,7 @@ int ndp_placement_post(struct ndp_attachment *a, uint32_t layer, const uint32_t 
 					      __ATOMIC_RELAXED));
 	slot = ndpi_ring_slot(a, at);
 	slot->layer = layer;
-	memcpy(slot->tokens, tokens, a->hello.experts * sizeof(*tokens));
+	memcpy(ndp_ring_slot_tokens(slot), tokens, a->hello.experts * sizeof(*tokens));
 	__atomic_store_n(&slot->seq, at + 1, __ATOMIC_RELEASE);
 	return 0;
 }
@@ -278,9 +278,9 @@ int ndp_placement_read(const struct ndp_attachment *a, uint32_t layer, uint64_t 
 
 		if (seq == 0 && !(epoch & 1))
 			return -ENODATA;
-		copy_words(hot, l->hot, words * sizeof(*hot));
+		copy_words(hot, ndp_page_layer_hot(l), words * sizeof(*hot));
 		if (dimm_masks)
-			copy_words(dimm_masks, l->hot + words,
+			copy_words(dimm_masks, ndp_page_layer_hot(l) + words,
 				   a->hello.experts * sizeof(*dimm_masks));
 		if (!(seq & 1) && !(epoch & 1) &&
 		    __atomic_load_n(&l->seq, __ATOMIC_RELAXED) == seq &&

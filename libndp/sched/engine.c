@@ -624,6 +624,69 @@ void ndp_place_usage(const struct ndp_placer *p, struct ndp_place_usage *usage)
 	usage->failed = p->failed;
 }
 
+/* Is it one of some that are on one DIMM, or of those that are on several? */
+static bool is_local(const uint16_t *row, uint32_t nr_dimms)
+{
+	uint32_t n = 0;
+
+	for (uint32_t d = 0; d < nr_dimms; d++)
+		n += row[d] != 0;
+	return n == 1;
+}
+
+/* What a proposal that was not chosen here must be checked for. */
+static int check_order(const struct ndp_placer *p, uint32_t layer, uint32_t expert,
+		       const uint16_t *row)
+{
+	const uint16_t *old;
+	uint32_t blocks = 0;
+
+	if (layer >= p->layers || expert >= p->shape.experts)
+		return -EINVAL;
+	if (p->busy[place_cell(p, layer, expert)])
+		return -EBUSY;
+	if (p->nr_flights == NDP_PLACE_MAX_ACTIONS)
+		return -EAGAIN;
+	old = ndp_place_target(p, layer, expert);
+	if (!memcmp(old, row, p->host.nr_dimms * sizeof(*row)))
+		return -EALREADY;
+	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
+		blocks += row[d];
+		if (row[d] > old[d] && !(p->options.allowed_mask >> d & 1))
+			return -EPERM;
+		if (row[d] && p->dimm_bytes[d] + row[d] * p->block_bytes > p->options.dimm_bytes)
+			return -ENOSPC;
+	}
+	if (blocks != p->nr_blocks)
+		return -EINVAL;
+	return p->options.link_share > 0 && p->host.link_gbps > 0 ? 0 : -EOPNOTSUPP;
+}
+
+int ndp_place_order(struct ndp_placer *p, uint32_t layer, uint32_t expert, const uint16_t *row,
+		    double now_ns, struct ndp_place_action *action)
+{
+	const double queue_ns = p->options.queue_ns;
+	const uint32_t kinds = p->options.kinds;
+	struct proposal proposal = { .expert = expert };
+	const int r = check_order(p, layer, expert, row);
+
+	if (r < 0)
+		return r;
+	p->now_ns = fmax(p->now_ns, now_ns);
+	memcpy(proposal.row, row, p->host.nr_dimms * sizeof(*row));
+	proposal.kind = is_local(row, p->host.nr_dimms) ==
+			is_local(ndp_place_target(p, layer, expert), p->host.nr_dimms) ?
+			NDP_PLACE_REBALANCE : NDP_PLACE_RELAYOUT;
+	/* Who orders it does not ask whether it is time. */
+	p->free_ns[place_cell(p, layer, expert)] = p->now_ns;
+	p->options.queue_ns = HUGE_VAL;
+	p->options.kinds = UINT32_MAX;
+	ndpi_place_start(p, layer, &proposal, 0, ndpi_place_copy_ns(p, layer, &proposal), action);
+	p->options.queue_ns = queue_ns;
+	p->options.kinds = kinds;
+	return 0;
+}
+
 void ndp_place_share(struct ndp_placer *p, double link_share, double pcie_share,
 		     uint64_t dimm_bytes)
 {

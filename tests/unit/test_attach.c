@@ -208,11 +208,11 @@ static void publish(struct daemon *d, uint32_t layer, uint64_t hot0, uint32_t ma
 {
 	struct ndp_page_layer *l = (void *)((char *)(d->page + 1) +
 					    layer * ndp_page_layer_bytes(EXPERTS));
-	uint32_t *masks = (uint32_t *)(l->hot + WORDS);
+	uint32_t *masks = (uint32_t *)(ndp_page_layer_hot(l) + WORDS);
 
 	__atomic_add_fetch(&l->seq, 1, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&l->hot[0], hot0, __ATOMIC_RELAXED);
-	__atomic_store_n(&l->hot[1], hot0 & 63, __ATOMIC_RELAXED);
+	__atomic_store_n(&ndp_page_layer_hot(l)[0], hot0, __ATOMIC_RELAXED);
+	__atomic_store_n(&ndp_page_layer_hot(l)[1], hot0 & 63, __ATOMIC_RELAXED);
 	for (uint32_t e = 0; e < EXPERTS; e++)
 		__atomic_store_n(&masks[e], mask, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&l->seq, 1, __ATOMIC_SEQ_CST);
@@ -337,7 +337,7 @@ static void posts_arrive_in_order_until_the_ring_is_full(void **state)
 		assert_int_equal(slot->seq, i + 1);
 		assert_int_equal(slot->layer, i % LAYERS);
 		for (uint32_t e = 0; e < EXPERTS; e++)
-			assert_int_equal(slot->tokens[e], 100 * i + e);
+			assert_int_equal(ndp_ring_slot_tokens(slot)[e], 100 * i + e);
 	}
 	__atomic_store_n(&d->ring->tail, 3, __ATOMIC_RELEASE);
 	for (int i = 0; i < 4; i++)
@@ -380,11 +380,11 @@ static void several_threads_post_at_once(void **state)
 
 		while (__atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE) != at + 1)
 			sched_yield();
-		assert_in_range(slot->tokens[0], 0, POSTS - 1);
-		seen[slot->tokens[0]]++;
-		assert_int_equal(slot->layer, slot->tokens[0] % LAYERS);
+		assert_in_range(ndp_ring_slot_tokens(slot)[0], 0, POSTS - 1);
+		seen[ndp_ring_slot_tokens(slot)[0]]++;
+		assert_int_equal(slot->layer, ndp_ring_slot_tokens(slot)[0] % LAYERS);
 		for (uint32_t e = 1; e < EXPERTS; e++)
-			assert_int_equal(slot->tokens[e], slot->tokens[0]);
+			assert_int_equal(ndp_ring_slot_tokens(slot)[e], ndp_ring_slot_tokens(slot)[0]);
 		__atomic_store_n(&d->ring->tail, at + 1, __ATOMIC_RELEASE);
 	}
 	for (int i = 0; i < POSTERS; i++)

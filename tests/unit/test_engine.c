@@ -594,6 +594,45 @@ static void limits_hold_whatever_happens(void **state)
 	}
 }
 
+/* Somebody else decides; the engine keeps the books. */
+static void moves_can_be_ordered(void **state)
+{
+	struct world *w = new_world(8, 4);
+	const uint16_t blocks = (uint16_t)ndp_shape_blocks(&w->shape);
+	const uint16_t spread[4] = { blocks / 4, blocks / 4, blocks / 4, blocks / 4 };
+	const uint16_t local[4] = { 0, 0, blocks, 0 }, half[4] = { blocks / 2 };
+	struct ndp_place_usage before, usage;
+	struct ndp_place_action a, second;
+
+	(void)state;
+	ndp_place_deal(w->blocks, &w->shape, 4, NULL, 0);
+	w->options.stay_ns = 1e12;
+	assert_int_equal(start(w, NULL), 0);
+	ndp_place_usage(w->placer, &before);
+	assert_int_equal(ndp_place_order(w->placer, 0, 8, spread, 0, &a), -EINVAL);
+	assert_int_equal(ndp_place_order(w->placer, 1, 0, spread, 0, &a), -EINVAL);
+	assert_int_equal(ndp_place_order(w->placer, 0, 0, half, 0, &a), -EINVAL);
+	assert_int_equal(ndp_place_order(w->placer, 0, 2, local, 0, &a), -EALREADY);
+	assert_int_equal(ndp_place_order(w->placer, 0, 1, spread, 1e6, &a), 0);
+	assert_int_equal(a.kind, NDP_PLACE_RELAYOUT);
+	assert_int_equal(a.bytes, w->shape.expert_bytes / 4 * 3);
+	assert_int_equal(ndp_place_order(w->placer, 0, 1, local, 1e6, &second), -EBUSY);
+	assert_int_equal(ndp_place_order(w->placer, 0, 0, local, 1e6, &second), 0);
+	assert_int_equal(second.kind, NDP_PLACE_REBALANCE);
+	assert_int_equal(ndp_place_done(w->placer, a.id, 1e7, 0), 0);
+	assert_memory_equal(ndp_place_blocks(w->placer, 0) + 4, spread, sizeof(spread));
+	/* It stays for no time when it is ordered again. */
+	assert_int_equal(ndp_place_order(w->placer, 0, 1, local, 1e7, &a), 0);
+	assert_int_equal(ndp_place_done(w->placer, a.id, 2e7, -EIO), 0);
+	assert_memory_equal(ndp_place_blocks(w->placer, 0) + 4, spread, sizeof(spread));
+	assert_int_equal(ndp_place_done(w->placer, second.id, 2e7, 0), 0);
+	ndp_place_usage(w->placer, &usage);
+	assert_int_equal(usage.nr_actions, 0);
+	assert_int_equal(usage.dimm_bytes[2], before.dimm_bytes[2] + w->shape.expert_bytes +
+			 w->shape.expert_bytes / 4);
+	end(w);
+}
+
 static void equal_calls_give_equal_actions(void **state)
 {
 	struct world *a = new_world(64, 8), *b = new_world(64, 8);
@@ -635,6 +674,7 @@ int main(void)
 		cmocka_unit_test(what_fails_leaves_all_as_it_was),
 		cmocka_unit_test(bad_options_are_refused),
 		cmocka_unit_test(limits_hold_whatever_happens),
+		cmocka_unit_test(moves_can_be_ordered),
 		cmocka_unit_test(equal_calls_give_equal_actions),
 	};
 

@@ -789,7 +789,7 @@ static void a_wild_ring_harms_nobody(void **state)
 	ring->head = 1; /* a slot that is never finished */
 	usleep(300000);
 	slot->layer = 77;
-	slot->tokens[0] = UINT32_MAX;
+	ndp_ring_slot_tokens(slot)[0] = UINT32_MAX;
 	slot->seq = 1;
 	usleep(1500000);
 	ring->head = UINT64_MAX;

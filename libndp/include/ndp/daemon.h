@@ -19,6 +19,8 @@
  *
  *   STATUS                          ->
  *                                   <-  STATUS + sealed memfd with a JSON document
+ *   MIGRATE                         ->
+ *                                   <-  MIGRATED, when all has moved or has failed
  *
  * Nothing that a client writes, in messages or in memory, is trusted: it is copied
  * once, checked, and can only ever harm the placement of that client's own weights.
@@ -40,6 +42,8 @@ enum ndp_msg_type {
 	NDP_MSG_WELCOME = 2,
 	NDP_MSG_ERROR = 3,
 	NDP_MSG_STATUS = 4,
+	NDP_MSG_MIGRATE = 5,
+	NDP_MSG_MIGRATED = 6,
 };
 
 struct ndp_msg {
@@ -93,6 +97,35 @@ struct ndp_msg_status {
 	uint64_t json_bytes;
 };
 
+/*
+ * Moves of a client's experts that somebody orders: root, or the user that the client
+ * runs as.  All start at once; one that cannot be made fails alone.
+ */
+#define NDP_MSG_MAX_MOVES 32
+
+struct ndp_msg_move {
+	uint32_t layer;
+	uint32_t expert;
+	uint32_t dimm_mask;	/* spread evenly over these */
+};
+
+struct ndp_msg_migrate {
+	struct ndp_msg head;
+	uint32_t client;
+	uint32_t nr_moves;	/* 1..NDP_MSG_MAX_MOVES */
+	struct ndp_msg_move moves[NDP_MSG_MAX_MOVES];
+};
+
+struct ndp_msg_migrated {
+	struct ndp_msg head;
+	int32_t res;		/* 0, or the first failure's -errno */
+	uint32_t nr_moved;
+	uint64_t bytes;
+	uint64_t modelled_ns;	/* of the DIMM-Link port that was busy longest */
+	uint64_t wall_ns;	/* from the order to the end */
+	double hidden_share;	/* modelled; of the copies, behind the layer as it last ran */
+};
+
 /* ---- the ring: expert loads, from the application -------------------- */
 
 /*
@@ -129,8 +162,13 @@ struct ndp_ring_slot {
 	uint64_t seq;
 	uint32_t layer;
 	uint32_t reserved;
-	uint32_t tokens[];	/* [experts] */
 };
+
+/* [experts], behind a slot's head. */
+static inline uint32_t *ndp_ring_slot_tokens(const struct ndp_ring_slot *slot)
+{
+	return (uint32_t *)(slot + 1);
+}
 
 static inline uint32_t ndp_ring_slot_bytes(uint32_t experts)
 {
@@ -166,8 +204,13 @@ struct ndp_page {
  */
 struct ndp_page_layer {
 	uint64_t seq;
-	uint64_t hot[];		/* [(experts + 63) / 64] */
 };
+
+/* [(experts + 63) / 64], behind a layer's head. */
+static inline uint64_t *ndp_page_layer_hot(const struct ndp_page_layer *layer)
+{
+	return (uint64_t *)(layer + 1);
+}
 
 static inline uint32_t ndp_page_hot_words(uint32_t experts)
 {

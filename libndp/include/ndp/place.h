@@ -130,6 +130,16 @@ const uint16_t *ndp_place_target(const struct ndp_placer *p, uint32_t layer, uin
 uint32_t ndp_place_copies(const struct ndp_placer *p, uint32_t id, struct ndp_copy *copies);
 
 /*
+ * Starts a move between DIMMs that somebody else has decided, as if it had been decided
+ * here: @row [nr_dimms] is where the expert's blocks are to be.  0 with an @action;
+ * -EINVAL: no such expert, or not all of its blocks; -EBUSY: it is on its way;
+ * -EALREADY: it is there; -EAGAIN: too much is under way; -ENOSPC, -EPERM: a DIMM is full
+ * or not allowed; -EOPNOTSUPP: there is no link.
+ */
+int ndp_place_order(struct ndp_placer *p, uint32_t layer, uint32_t expert, const uint16_t *row,
+		    double now_ns, struct ndp_place_action *action);
+
+/*
  * Other shares from here on, of links and PCIe (0..1), and another limit for each DIMM
  * (0: as it is): others came or went.  What is beyond a limit already stays.
  */
