@@ -92,7 +92,8 @@ __attribute__((target("avx2"))) static inline void transpose8(float *dst, const 
 	}
 	for (int i = 0; i < 4; i++) {
 		_mm256_storeu_ps(dst + i * TILE, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
-		_mm256_storeu_ps(dst + (i + 4) * TILE, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+		_mm256_storeu_ps(dst + (i + 4) * TILE,
+				 _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
 	}
 }
 

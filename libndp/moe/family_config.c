@@ -123,14 +123,14 @@ static int get_string_or(const struct reader *rd, const char *key, const char *o
 /* ---- which layers have experts ------------------------------------------ */
 
 /* DeepSeek, GLM: dense ones first; then those whose number @freq divides. */
-static int layers_after_dense(struct reader *rd, bool has_freq)
+static int layers_after_dense(struct reader *rd, uint32_t dense_default)
 {
 	struct model_config *c = rd->c;
-	uint32_t dense, freq = 1;
+	uint32_t dense, freq;
 	int r;
 
-	r = get_u32_or(rd, "first_k_dense_replace", 0, MODEL_MAX_LAYERS, 0, &dense);
-	if (r == 0 && has_freq)
+	r = get_u32_or(rd, "first_k_dense_replace", 0, MODEL_MAX_LAYERS, dense_default, &dense);
+	if (r == 0)
 		r = get_u32_or(rd, "moe_layer_freq", 1, MODEL_MAX_LAYERS, 1, &freq);
 	if (r < 0)
 		return r;
@@ -219,10 +219,13 @@ static int read_groups(struct reader *rd, const char *method)
 	struct ndp_router *router = &rd->c->info.router;
 	int r;
 
+	if (!strcmp(method, "group_limited_greedy") && !get(rd, "n_group"))
+		return bad(rd, "'topk_method' is group_limited_greedy and 'n_group' is missing");
 	r = get_u32_or(rd, "n_group", 1, MODEL_MAX_EXPERTS, 1, &router->groups);
+	if (r == 0 && router->groups > 1 && !get(rd, "topk_group"))
+		return bad(rd, "'n_group' is %u and 'topk_group' is missing", router->groups);
 	if (r == 0)
-		r = get_u32_or(rd, "topk_group", 1, MODEL_MAX_EXPERTS, router->groups,
-			       &router->keep_groups);
+		r = get_u32_or(rd, "topk_group", 1, MODEL_MAX_EXPERTS, 1, &router->keep_groups);
 	if (r < 0)
 		return r;
 	if (!strcmp(method, "greedy")) {
@@ -245,7 +248,8 @@ static int read_deepseek_like(struct reader *rd, const char *scoring, const char
 	if (!strcmp(scoring, "sigmoid"))
 		info->router.scoring = NDP_SCORE_SIGMOID;
 	else if (strcmp(scoring, "softmax"))
-		return not_done(rd, "'scoring_func' is '%.40s': wanted softmax or sigmoid", scoring);
+		return not_done(rd, "'scoring_func' is '%.40s': wanted softmax or sigmoid",
+				scoring);
 	if (strcmp(method, "greedy") && strcmp(method, "group_limited_greedy") &&
 	    strcmp(method, "noaux_tc"))
 		return not_done(rd, "'topk_method' is '%.40s': wanted greedy, "
@@ -282,27 +286,36 @@ static int read_deepseek_v2(struct reader *rd)
 		r = get_string_or(rd, "topk_method", "greedy", &method);
 	if (r == 0)
 		r = read_deepseek_like(rd, scoring, method, 0);
-	return r < 0 ? r : layers_after_dense(rd, true);
+	return r < 0 ? r : layers_after_dense(rd, 0);
 }
 
+/*
+ * deepseek_v3.  The defaults of its class are those of one model of 256 experts; another
+ * model that leaves them out is more likely an oversight than that, so they must be said.
+ */
 static int read_deepseek_v3(struct reader *rd)
 {
+	static const char *const needed[] = { "n_group", "topk_group", "routed_scaling_factor",
+					      "first_k_dense_replace" };
 	const char *scoring, *method;
 	int r;
 
 	r = get_string_or(rd, "scoring_func", "sigmoid", &scoring);
 	if (r == 0)
 		r = get_string_or(rd, "topk_method", "noaux_tc", &method);
+	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]) && r == 0; i++)
+		if (!get(rd, needed[i]))
+			r = bad(rd, "'%s' is missing", needed[i]);
 	if (r == 0)
 		r = read_deepseek_like(rd, scoring, method, 1);
-	return r < 0 ? r : layers_after_dense(rd, true);
+	return r < 0 ? r : layers_after_dense(rd, 0);
 }
 
 static int read_glm4(struct reader *rd)
 {
 	int r = read_deepseek_like(rd, "sigmoid", "noaux_tc", 1);
 
-	return r < 0 ? r : layers_after_dense(rd, false);
+	return r < 0 ? r : layers_after_dense(rd, 1);
 }
 
 #define DEEPSEEK_FIELDS " n_routed_experts moe_intermediate_size n_shared_experts n_group " \

@@ -83,8 +83,10 @@ static int get_u32(const struct reader *rd, const char *name, uint32_t min, uint
 	uint64_t v = 0;
 
 	if (!meta)
-		return ndpi_fail(rd->err, -EINVAL, "%s: key '%s' is missing: wanted an integer from "
-				 "%u to %u", rd->path, key, min, max);
+		return ndpi_fail(rd->err, -EINVAL,
+				 "%s: key '%s' is missing: wanted an integer from "
+				 "%u to %u",
+				 rd->path, key, min, max);
 	for (uint64_t i = 0; i < meta->count; i++) {
 		uint64_t this;
 		int r = ndp_tensors_meta_u64(rd->ts, key, i, &this, rd->err);
@@ -92,15 +94,18 @@ static int get_u32(const struct reader *rd, const char *name, uint32_t min, uint
 		if (r < 0)
 			return r;
 		if (i && this != v)
-			return ndpi_fail(rd->err, -ENOTSUP, "%s: key '%s' is %" PRIu64 " for the first "
+			return ndpi_fail(rd->err, -ENOTSUP,
+					 "%s: key '%s' is %" PRIu64 " for the first "
 					 "layer and %" PRIu64 " for layer %" PRIu64 ": layers of "
-					 "different shapes are not done", meta->file, key, v, this,
-					 i);
+					 "different shapes are not done",
+					 meta->file, key, v, this, i);
 		v = this;
 	}
 	if (!meta->count || v < min || v > max)
-		return ndpi_fail(rd->err, -EINVAL, "%s: key '%s' is %" PRIu64 ": wanted an integer from "
-				 "%u to %u", meta->file, key, v, min, max);
+		return ndpi_fail(rd->err, -EINVAL,
+				 "%s: key '%s' is %" PRIu64 ": wanted an integer from "
+				 "%u to %u",
+				 meta->file, key, v, min, max);
 	*value = (uint32_t)v;
 	return 0;
 }
@@ -185,8 +190,10 @@ static int read_layers(struct reader *rd)
 		c->moe[l] = l >= dense;
 	if (rd->arch->shared_count &&
 	    __builtin_mul_overflow(shared, c->info.routed.neurons, &c->info.shared.neurons))
-		return ndpi_fail(rd->err, -EINVAL, "%s: key '%s.expert_shared_count' is %u: together "
-				 "they have too many neurons", rd->path, rd->arch->name, shared);
+		return ndpi_fail(rd->err, -EINVAL,
+				 "%s: key '%s.expert_shared_count' is %u: together "
+				 "they have too many neurons",
+				 rd->path, rd->arch->name, shared);
 	return 0;
 }
 
@@ -281,8 +288,8 @@ static int refuse_unknown(const struct reader *rd)
 		bool found = false;
 		const char *name = meta->key + prefix;
 
-		if (strncmp(meta->key, rd->arch->name, prefix - 1) || meta->key[prefix - 1] != '.' ||
-		    !about_experts(name))
+		if (strncmp(meta->key, rd->arch->name, prefix - 1) ||
+		    meta->key[prefix - 1] != '.' || !about_experts(name))
 			continue;
 		for (size_t k = 0; k < sizeof(known) / sizeof(known[0]); k++)
 			found |= !strcmp(name, known[k]);
@@ -350,8 +357,10 @@ int ndpi_config_gguf(struct model_config *c, const struct ndp_tensors *ts, const
 		if (strlen(archs[i].name) == length && !memcmp(name, archs[i].name, length))
 			rd.arch = &archs[i];
 	if (!rd.arch)
-		return ndpi_fail(err, -ENOTSUP, "%s: 'general.architecture' is '%.*s': wanted llama, "
+		return ndpi_fail(err, -ENOTSUP,
+				 "%s: 'general.architecture' is '%.*s': wanted llama, "
 				 "olmoe, qwen2moe, qwen3moe, deepseek2, glm4moe or gpt-oss, with "
-				 "experts", path, length < 60 ? (int)length : 60, name);
+				 "experts",
+				 path, length < 60 ? (int)length : 60, name);
 	return read_all(&rd);
 }

@@ -192,17 +192,18 @@ static int refuse_missing(const struct mapper *mp)
 		return 0;
 	if (mp->nr_missing > MISSING_SHOWN)
 		snprintf(more, sizeof(more), " and %u more", mp->nr_missing - MISSING_SHOWN);
-	return ndpi_fail(mp->err, -ENOENT, "%s: layer %u of this %s lacks %s%s", any->file, mp->layer,
-			 mp->m->config.info.family, mp->missing, more);
+	return ndpi_fail(mp->err, -ENOENT, "%s: layer %u of this %s lacks %s%s", any->file,
+			 mp->layer, mp->m->config.info.family, mp->missing, more);
 }
 
 static int check_dtype(const struct mapper *mp, const struct model_matrix *mat)
 {
 	if (!mat->t || ndpi_matrix_readable(mat))
 		return 0;
-	return ndpi_fail(mp->err, -ENOTSUP, "%s: tensor '%.100s' has dtype %s: experts are read from "
-			 "BF16, F16, F32, Q8_0, Q4_0 and MXFP4", mat->t->file, mat->t->name,
-			 ndp_dtype_name(mat->t->dtype));
+	return ndpi_fail(mp->err, -ENOTSUP,
+			 "%s: tensor '%.100s' has dtype %s: experts are read from "
+			 "BF16, F16, F32, Q8_0, Q4_0 and MXFP4",
+			 mat->t->file, mat->t->name, ndp_dtype_name(mat->t->dtype));
 }
 
 static int check_float(const struct mapper *mp, const struct ndp_tensor *t)
@@ -246,9 +247,10 @@ static int choose_spelling(const struct mapper *mp, const struct spelling **out)
 		if (!t)
 			continue;
 		if (found)
-			return ndpi_fail(mp->err, -ENOTSUP, "%s: layer %u has experts in two spellings, "
-					 "with '%.100s' and with '%.100s'", t->file, mp->layer,
-					 found->name, t->name);
+			return ndpi_fail(mp->err, -ENOTSUP,
+					 "%s: layer %u has experts in two spellings, "
+					 "with '%.100s' and with '%.100s'",
+					 t->file, mp->layer, found->name, t->name);
 		found = t;
 		*out = &all[i];
 	}
@@ -257,9 +259,11 @@ static int choose_spelling(const struct mapper *mp, const struct spelling **out)
 			*out = &all[i];
 	if (*out)
 		return 0;
-	return ndpi_fail(mp->err, -ENOENT, "%s: layer %u of this %s has no tensors of experts (looked "
-			 "for %s%u.%s and the other spellings)", ndp_tensors_get(mp->ts, 0)->file,
-			 mp->layer, mp->m->config.info.family, mp->prefix, mp->layer,
+	return ndpi_fail(mp->err, -ENOENT,
+			 "%s: layer %u of this %s has no tensors of experts (looked "
+			 "for %s%u.%s and the other spellings)",
+			 ndp_tensors_get(mp->ts, 0)->file, mp->layer, mp->m->config.info.family,
+			 mp->prefix, mp->layer,
 			 gguf ? "ffn_gate_exps.weight" : "mlp.experts.0.gate_proj.weight");
 }
 
@@ -374,11 +378,13 @@ static int map_mxfp4(struct mapper *mp, struct model_layer *layer, const struct 
 	int r;
 
 	if (!c->transposed)
-		return ndpi_fail(mp->err, -ENOTSUP, "layer %u: %s%s is known in gpt_oss only", mp->layer,
-				 s->gate, s->suffix);
+		return ndpi_fail(mp->err, -ENOTSUP, "layer %u: %s%s is known in gpt_oss only",
+				 mp->layer, s->gate, s->suffix);
 	if (h % 32 || n % 32)
-		return ndpi_fail(mp->err, -EINVAL, "%s: hidden size %" PRIu64 " and neurons %" PRIu64
-				 ": MXFP4 has groups of 32", c->source, h, n);
+		return ndpi_fail(mp->err, -EINVAL,
+				 "%s: hidden size %" PRIu64 " and neurons %" PRIu64
+				 ": MXFP4 has groups of 32",
+				 c->source, h, n);
 	r = want(mp, &both, 4, in, s->gate, 0, "_blocks");
 	if (r == 0)
 		r = want(mp, &both_scales, 3, in, s->gate, 0, "_scales");
@@ -425,8 +431,10 @@ static int map_biases(struct mapper *mp, struct model_layer *layer, const struct
 	int r;
 
 	if (s->kind == EACH)
-		return ndpi_fail(mp->err, -ENOTSUP, "layer %u: experts with biases that are a tensor "
-				 "each are not known: wanted those of all experts in one", mp->layer);
+		return ndpi_fail(mp->err, -ENOTSUP,
+				 "layer %u: experts with biases that are a tensor "
+				 "each are not known: wanted those of all experts in one",
+				 mp->layer);
 	r = want(mp, &gate, 2, in, s->gate, 0, suffix);
 	up = gate;
 	if (r == 0 && !fused)
@@ -628,24 +636,29 @@ static int judge_unused(const struct mapper *mp, const struct ndp_tensor *t)
 	if (!split_name(mp, t->name, &l, &rest)) {
 		if (!of_experts(t->name))
 			return 0;
-		return ndpi_fail(mp->err, -ENOTSUP, "%s: tensor '%.100s' is about experts and has no "
-				 "place in the %s that %s describes", t->file, t->name,
-				 c->info.family, c->source);
+		return ndpi_fail(mp->err, -ENOTSUP,
+				 "%s: tensor '%.100s' is about experts and has no "
+				 "place in the %s that %s describes",
+				 t->file, t->name, c->info.family, c->source);
 	}
 	if (l >= (uint64_t)c->info.layers + c->extra_layers)
-		return ndpi_fail(mp->err, -EINVAL, "%s: tensor '%.100s' is of layer %" PRIu64 ", %s "
-				 "says that there are %u", t->file, t->name, l, c->source,
-				 c->info.layers);
+		return ndpi_fail(mp->err, -EINVAL,
+				 "%s: tensor '%.100s' is of layer %" PRIu64 ", %s "
+				 "says that there are %u",
+				 t->file, t->name, l, c->source, c->info.layers);
 	if (l >= c->info.layers)
 		return 0;
 	if (c->moe[l] && (in_mlp(mp, rest) || of_experts(rest)))
-		return ndpi_fail(mp->err, -ENOTSUP, "%s: tensor '%.100s' (%u dimensions) has no place "
+		return ndpi_fail(mp->err, -ENOTSUP,
+				 "%s: tensor '%.100s' (%u dimensions) has no place "
 				 "in the MoE layers of the %s that %s describes: leaving it out "
-				 "would change the result", t->file, t->name, t->nr_dims,
-				 c->info.family, c->source);
+				 "would change the result",
+				 t->file, t->name, t->nr_dims, c->info.family, c->source);
 	if (!c->moe[l] && of_experts(rest))
-		return ndpi_fail(mp->err, -EINVAL, "%s: tensor '%.100s' is of an expert, by %s layer "
-				 "%" PRIu64 " has none", t->file, t->name, c->source, l);
+		return ndpi_fail(mp->err, -EINVAL,
+				 "%s: tensor '%.100s' is of an expert, by %s layer "
+				 "%" PRIu64 " has none",
+				 t->file, t->name, c->source, l);
 	return 0;
 }
 
@@ -685,7 +698,8 @@ int ndpi_map_tensors(struct ndp_model *m, struct ndp_error *err)
 	int r = 0;
 
 	if (!ndp_tensors_count(m->tensors))
-		return ndpi_fail(err, -ENOENT, "the %s model has no tensors", m->config.info.family);
+		return ndpi_fail(err, -ENOENT, "the %s model has no tensors",
+				 m->config.info.family);
 	m->layers = calloc(m->config.info.layers, sizeof(*m->layers));
 	if (!m->layers)
 		return ndpi_fail(err, -ENOMEM, "out of memory for %u layers",

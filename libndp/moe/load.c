@@ -80,9 +80,10 @@ static int to_host(struct loader *ld, uint32_t i, void *work, struct ndp_error *
 	void *p = ndp_host_alloc(x->bytes, node);
 
 	if (!p)
-		return ndpi_fail(err, -errno, "%zu bytes of host memory for layer %u expert %d on node "
-				 "%d: %s", x->bytes, item->layer, (int)item->expert, node,
-				 strerror(errno));
+		return ndpi_fail(err, -errno,
+				 "%zu bytes of host memory for layer %u expert %d on node "
+				 "%d: %s",
+				 x->bytes, item->layer, (int)item->expert, node, strerror(errno));
 	/* Fewer faults now, fewer misses of the TLB later; only a wish. */
 	madvise(p, x->bytes, MADV_HUGEPAGE);
 	x->blocks = p;
@@ -126,8 +127,8 @@ static int to_dimms(struct loader *ld, uint32_t i, void *work, void *staging,
 				 (int)item->expert, strerror(-r));
 	x->blocks = ndp_weights_map(x->weights);
 	if (!x->blocks)
-		return ndpi_fail(err, -errno, "layer %u expert %d cannot be mapped: %s", item->layer,
-				 (int)item->expert, strerror(errno));
+		return ndpi_fail(err, -errno, "layer %u expert %d cannot be mapped: %s",
+				 item->layer, (int)item->expert, strerror(errno));
 	return 0;
 }
 
@@ -165,8 +166,10 @@ static void *load_thread(void *arg)
 		staged = staged_shared;
 	if ((work_bytes && posix_memalign(&work, 64, work_bytes)) ||
 	    (ld->moe->options.device && posix_memalign(&staging, 64, staged)))
-		r = ndpi_fail(&err, -ENOMEM, "no memory to pack experts in: %zu + %zu bytes for each "
-			      "thread", work_bytes, staged);
+		r = ndpi_fail(&err, -ENOMEM,
+			      "no memory to pack experts in: %zu + %zu bytes for each "
+			      "thread",
+			      work_bytes, staged);
 	while (r == 0 && !__atomic_load_n(&ld->result, __ATOMIC_RELAXED)) {
 		uint32_t i = __atomic_fetch_add(&ld->next, 1, __ATOMIC_RELAXED);
 
@@ -257,8 +260,8 @@ static int load_layer(struct ndp_moe *moe, const struct ndp_model *model, uint32
 	layer->selection = new_floats(experts, info->selection_bias, &failed);
 	layer->shared_gate = new_floats(info->hidden, info->shared_gate, &failed);
 	if (failed || !layer->experts || (info->shared.neurons && !layer->shared))
-		return ndpi_fail(err, -ENOMEM, "no memory for the router of layer %u (%zu bytes)", l,
-				 experts * info->hidden * sizeof(float));
+		return ndpi_fail(err, -ENOMEM, "no memory for the router of layer %u (%zu bytes)",
+				 l, experts * info->hidden * sizeof(float));
 	for (uint32_t e = 0; e < experts; e++)
 		layer->experts[e] = (struct ndpi_expert){ .bytes = load_bytes(info, e),
 							  .node = -1 };

@@ -48,18 +48,22 @@ static int dimm_room(const struct ndp_moe *moe, const struct load_item *items, u
 			return ndpi_fail(err, r, "DIMM %u cannot be asked for its memory: %s", d,
 					 strerror(-r));
 		if (wanted[d] > dimm.free_bytes)
-			return ndpi_fail(err, -ENOSPC, "DIMM %u would have to hold %" PRIu64 " bytes of "
+			return ndpi_fail(err, -ENOSPC,
+					 "DIMM %u would have to hold %" PRIu64 " bytes of "
 					 "experts (placement %s) and has %" PRIu64 " free, %" PRIu64
 					 " too few: use another placement, or more or larger "
-					 "DIMMs", d, wanted[d], o->placement, dimm.free_bytes,
+					 "DIMMs",
+					 d, wanted[d], o->placement, dimm.free_bytes,
 					 wanted[d] - dimm.free_bytes);
 	}
 	left = !info.quota_bytes ? UINT64_MAX :
 	       info.quota_bytes > info.used_bytes ? info.quota_bytes - info.used_bytes : 0;
 	if (total > left)
-		return ndpi_fail(err, -EDQUOT, "the experts need %" PRIu64 " bytes and %" PRIu64 " are "
+		return ndpi_fail(err, -EDQUOT,
+				 "the experts need %" PRIu64 " bytes and %" PRIu64 " are "
 				 "left of this user's quota of %" PRIu64 ": raise it or end other "
-				 "programs", total, left, info.quota_bytes);
+				 "programs",
+				 total, left, info.quota_bytes);
 	return 0;
 }
 
@@ -73,10 +77,11 @@ static int host_room(const struct ndp_moe *moe, const struct load_item *items, u
 		total += load_bytes(&moe->info, items[i].expert);
 	if (total <= available)
 		return 0;
-	return ndpi_fail(err, -ENOSPC, "%u experts of %zu bytes each need %" PRIu64 " bytes of host "
+	return ndpi_fail(err, -ENOSPC,
+			 "%u experts of %zu bytes each need %" PRIu64 " bytes of host "
 			 "memory with the shared ones, %" PRIu64 " are available: %" PRIu64
-			 " too few", n, load_bytes(&moe->info, 0), total, available,
-			 total - available);
+			 " too few",
+			 n, load_bytes(&moe->info, 0), total, available, total - available);
 }
 
 int ndpi_load_room(const struct ndp_moe *moe, const struct load_item *items, uint32_t n,

@@ -36,10 +36,11 @@ static inline size_t mb_dtype_bytes(const char *dtype)
 
 /* Copies @data; the name is a format. */
 static inline void mb_add(struct model_build *b, const char *dtype, uint32_t n_dims, uint64_t d0,
-			  uint64_t d1, uint64_t d2, uint64_t d3, const void *data, const char *fmt, ...)
-	__attribute__((format(printf, 9, 10)));
+			  uint64_t d1, uint64_t d2, uint64_t d3, const void *data, const char *fmt,
+			  ...) __attribute__((format(printf, 9, 10)));
 static inline void mb_add(struct model_build *b, const char *dtype, uint32_t n_dims, uint64_t d0,
-			  uint64_t d1, uint64_t d2, uint64_t d3, const void *data, const char *fmt, ...)
+			  uint64_t d1, uint64_t d2, uint64_t d3, const void *data, const char *fmt,
+			  ...)
 {
 	const uint64_t dims[4] = { d0, d1, d2, d3 };
 	struct build_tensor *t = &b->t[b->n++];
@@ -114,10 +115,11 @@ static inline void mb_shard(const struct model_build *b, const char *dir, const 
 	for (size_t i = first; i < b->n; i += step) {
 		const struct build_tensor *t = &b->t[i];
 
-		n += sprintf(text + n, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", i > first ? "," : "",
-			     t->name, t->dtype);
+		n += sprintf(text + n, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[",
+			     i > first ? "," : "", t->name, t->dtype);
 		for (uint32_t d = 0; d < t->n_dims; d++)
-			n += sprintf(text + n, "%s%llu", d ? "," : "", (unsigned long long)t->dims[d]);
+			n += sprintf(text + n, "%s%llu", d ? "," : "",
+				     (unsigned long long)t->dims[d]);
 		n += sprintf(text + n, "],\"data_offsets\":[%zu,%zu]}", at, at + t->bytes);
 		at += t->bytes;
 	}

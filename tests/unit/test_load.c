@@ -246,7 +246,8 @@ static void everything_is_where_it_belongs(void **state)
 	(void)state;
 	for (int i = 0; i < 3; i++) {
 		for (uint32_t threads = 0; threads < 4; threads++) {
-			struct ndp_device *dev = threads ? open_soft("soft:dimms=3,size=16M") : NULL;
+			struct ndp_device *dev =
+				threads ? open_soft("soft:dimms=3,size=16M") : NULL;
 			struct progress p = { 0 };
 			struct ndp_moe_options o = {
 				.device = dev, .cpu = cpu, .policy = NDP_POLICY_SPLIT,

@@ -95,7 +95,8 @@ static const char *new_dir(void)
 #define GPT_OSS "{\"model_type\":\"gpt_oss\"," SIZES "\"intermediate_size\":64," \
 	"\"num_local_experts\":2,\"swiglu_limit\":7.0}"
 #define DEEPSEEK "{\"model_type\":\"deepseek_v3\"," SIZES "\"moe_intermediate_size\":64," \
-	"\"n_routed_experts\":2,\"n_shared_experts\":1,\"routed_scaling_factor\":2.5}"
+	"\"n_routed_experts\":2,\"n_shared_experts\":1,\"routed_scaling_factor\":2.5," \
+	"\"n_group\":1,\"topk_group\":1,\"first_k_dense_replace\":0}"
 
 /* ---- spellings ---------------------------------------------------------------- */
 
@@ -539,7 +540,8 @@ static void a_shared_expert_with_a_gate(void **state)
 	add_shared(&b, "shared_expert");
 	mb_safetensors(&b, new_dir(), QWEN2, 1);
 	REFUSED(dir, -ENOENT, "'model.layers.0.mlp.shared_expert_gate.weight'");
-	mb_add(&b, "BF16", 2, 1, H, 0, 0, shared_gate, "model.layers.0.mlp.shared_expert_gate.weight");
+	mb_add(&b, "BF16", 2, 1, H, 0, 0, shared_gate,
+	       "model.layers.0.mlp.shared_expert_gate.weight");
 	mb_safetensors(&b, dir, QWEN2, 1);
 	m = open_model(dir);
 	ndp_model_info(m, &info);
@@ -571,7 +573,8 @@ static void a_shared_expert_and_a_selection_bias(void **state)
 	add_shared(&b, "shared_experts");
 	mb_safetensors(&b, new_dir(), DEEPSEEK, 1);
 	REFUSED(dir, -ENOENT, "e_score_correction_bias");
-	mb_add(&b, "F32", 1, E, 0, 0, 0, selection, "model.layers.0.mlp.gate.e_score_correction_bias");
+	mb_add(&b, "F32", 1, E, 0, 0, 0, selection,
+	       "model.layers.0.mlp.gate.e_score_correction_bias");
 	mb_safetensors(&b, dir, DEEPSEEK, 1);
 	m = open_model(dir);
 	ndp_model_info(m, &info);
@@ -612,8 +615,8 @@ static void check_gpt_oss(const char *path, ndp_bf16 (*g)[N][H], ndp_bf16 (*u)[N
 			wide_gate[n][H] = gate_bias[e][n];
 			wide_up[n][H] = up_bias[e][n];
 		}
-		ndp_expert_pack_blocks(want, &s, 0, BLOCKS, wide_gate[0], wide_up[0], H + 1, d[e][0],
-				       N);
+		ndp_expert_pack_blocks(want, &s, 0, BLOCKS, wide_gate[0], wide_up[0], H + 1,
+				       d[e][0], N);
 		assert_int_equal(ndp_model_pack(m, 0, e, 0, BLOCKS, got, work, &err), 0);
 		assert_memory_equal(got, want, bytes);
 		assert_int_equal(ndp_model_pack(m, 0, e, 1, 1, got, work, &err), 0);

@@ -123,7 +123,8 @@ static void add_layers(struct model_build *b, const struct expect *x)
 	for (uint32_t l = 0; l < strlen(x->moe); l++) {
 		if (x->moe[l] == 'd')
 			continue;
-		mb_add(b, "BF16", 2, x->experts, h, 0, 0, NULL, "model.layers.%u.mlp.gate.weight", l);
+		mb_add(b, "BF16", 2, x->experts, h, 0, 0, NULL, "model.layers.%u.mlp.gate.weight",
+		       l);
 		mb_add(b, "BF16", 3, x->experts, 2 * n, h, 0, NULL,
 		       "model.layers.%u.mlp.experts.gate_up_proj", l);
 		mb_add(b, "BF16", 3, x->experts, h, n, 0, NULL,
@@ -136,12 +137,12 @@ static void add_layers(struct model_build *b, const struct expect *x)
 			       "model.layers.%u.mlp.shared_expert_gate.weight", l);
 		if (!wide)
 			continue;
-		mb_add(b, "BF16", 2, wide, h, 0, 0, NULL, "model.layers.%u.mlp.%s.gate_proj.weight", l,
-		       shared);
-		mb_add(b, "BF16", 2, wide, h, 0, 0, NULL, "model.layers.%u.mlp.%s.up_proj.weight", l,
-		       shared);
-		mb_add(b, "BF16", 2, h, wide, 0, 0, NULL, "model.layers.%u.mlp.%s.down_proj.weight", l,
-		       shared);
+		mb_add(b, "BF16", 2, wide, h, 0, 0, NULL, "model.layers.%u.mlp.%s.gate_proj.weight",
+		       l, shared);
+		mb_add(b, "BF16", 2, wide, h, 0, 0, NULL, "model.layers.%u.mlp.%s.up_proj.weight",
+		       l, shared);
+		mb_add(b, "BF16", 2, h, wide, 0, 0, NULL, "model.layers.%u.mlp.%s.down_proj.weight",
+		       l, shared);
 	}
 }
 
@@ -204,66 +205,85 @@ static void refused(int code, const char *text)
 
 #define MIXTRAL "\"model_type\":\"mixtral\",\"hidden_size\":32,\"intermediate_size\":64," \
 	"\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"num_local_experts\":4"
+#define V2 "\"model_type\":\"deepseek_v2\",\"hidden_size\":32,\"moe_intermediate_size\":64," \
+	"\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"n_routed_experts\":8"
 #define DEEPSEEK "\"model_type\":\"deepseek_v3\",\"hidden_size\":32,\"moe_intermediate_size\":64," \
 	"\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"n_routed_experts\":8"
+/* What must be said besides. */
+#define GROUPS ",\"n_group\":1,\"topk_group\":1"
+#define SCALE ",\"routed_scaling_factor\":1"
+#define DENSE ",\"first_k_dense_replace\":0"
 
 static const struct {
 	const char *config;	/* without braces */
 	int code;
 	const char *text;
 } bad[] = {
-	{ "\"hidden_size\":32", -EINVAL, "'model_type' is missing" },
-	{ "\"model_type\":7", -EINVAL, "'model_type' is missing" },
-	{ "\"model_type\":\"llama\"", -ENOTSUP, "'llama'" },
-	{ "\"model_type\":\"mixtral\"", -EINVAL, "'num_hidden_layers' is missing" },
-	{ MIXTRAL ",\"hidden_size\":32", -EINVAL, "duplicate" },
-	{ MIXTRAL ",\"num_experts\":5", -EINVAL, "'num_experts' is 5 and 'num_local_experts' is 4" },
-	{ MIXTRAL ",\"norm_topk_prob\":false", -ENOTSUP, "'norm_topk_prob'" },
-	{ MIXTRAL ",\"n_shared_experts\":1", -ENOTSUP, "'n_shared_experts'" },
-	{ MIXTRAL ",\"routed_scaling_factor\":2", -ENOTSUP, "'routed_scaling_factor'" },
-	{ MIXTRAL ",\"expert_capacity\":2", -ENOTSUP, "'expert_capacity'" },
-	{ MIXTRAL ",\"swiglu_limit\":7", -ENOTSUP, "'swiglu_limit'" },
-	{ MIXTRAL ",\"hidden_act\":\"gelu\"", -ENOTSUP, "'gelu'" },
-	{ MIXTRAL ",\"hidden_act\":3", -EINVAL, "'hidden_act' is no string" },
-	{ MIXTRAL ",\"mlp_bias\":true", -ENOTSUP, "'mlp_bias'" },
-	{ MIXTRAL ",\"quantization_config\":{\"quant_method\":\"gptq\"}", -ENOTSUP, "'gptq'" },
-	{ MIXTRAL ",\"quantization_config\":{\"quant_method\":\"mxfp4\"}", -ENOTSUP, "'mxfp4'" },
-	{ DEEPSEEK ",\"quantization_config\":{\"quant_method\":\"fp8\"}", -ENOTSUP, "'fp8'" },
-	{ DEEPSEEK ",\"topk_method\":\"best\"", -ENOTSUP, "'best'" },
-	{ DEEPSEEK ",\"scoring_func\":\"tanh\"", -ENOTSUP, "'tanh'" },
-	{ DEEPSEEK ",\"norm_topk_prob\":1", -EINVAL, "'norm_topk_prob' is neither" },
-	{ DEEPSEEK ",\"routed_scaling_factor\":0", -EINVAL, "'routed_scaling_factor'" },
-	{ DEEPSEEK ",\"routed_scaling_factor\":1e300", -EINVAL, "'routed_scaling_factor'" },
-	{ DEEPSEEK ",\"routed_scaling_factor\":\"2\"", -EINVAL, "'routed_scaling_factor'" },
-	{ DEEPSEEK ",\"n_group\":3,\"topk_group\":1", -EINVAL, "config.json" },
-	{ DEEPSEEK ",\"n_group\":4,\"topk_group\":5", -EINVAL, "config.json" },
-	{ DEEPSEEK ",\"moe_layer_freq\":[1]", -EINVAL, "'moe_layer_freq'" },
-	{ DEEPSEEK ",\"n_shared_experts\":-1", -EINVAL, "'n_shared_experts' is -1" },
-	{ DEEPSEEK ",\"first_k_dense_replace\":1", -EINVAL, "no layer has experts" },
-	{ DEEPSEEK ",\"shared_expert_intermediate_size\":64", -ENOTSUP,
-	  "'shared_expert_intermediate_size'" },
-	{ "\"model_type\":\"mixtral\",\"hidden_size\":65473,\"intermediate_size\":64,"
-	  "\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"num_local_experts\":4", -EINVAL,
-	  "'hidden_size' is 65473" },
-	{ "\"model_type\":\"mixtral\",\"hidden_size\":32.0,\"num_hidden_layers\":1", -EINVAL,
-	  "'hidden_size' is 32.0" },
-	{ "\"model_type\":\"mixtral\",\"hidden_size\":32,\"intermediate_size\":64,"
-	  "\"num_hidden_layers\":1,\"num_experts_per_tok\":5,\"num_local_experts\":4", -EINVAL,
-	  "'num_experts_per_tok' is 5" },
-	{ "\"model_type\":\"mixtral\",\"hidden_size\":32,\"intermediate_size\":64,"
-	  "\"num_hidden_layers\":99999999,\"num_experts_per_tok\":5", -EINVAL,
-	  "'num_hidden_layers' is 99999999" },
-	{ "\"model_type\":\"mixtral\",\"hidden_size\":32,\"intermediate_size\":64,"
-	  "\"num_hidden_layers\":1,\"num_experts_per_tok\":5", -EINVAL, "number of experts" },
-	{ "\"model_type\":\"gpt_oss\",\"hidden_size\":65472,\"intermediate_size\":64,"
-	  "\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"num_local_experts\":4", -ENOTSUP,
-	  "65473 inputs" },
-	{ "\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"intermediate_size\":64,"
-	  "\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"num_local_experts\":4,"
-	  "\"experts_per_token\":3", -EINVAL, "'experts_per_token' is 3" },
-	{ "\"model_type\":\"qwen3_moe\",\"hidden_size\":32,\"moe_intermediate_size\":64,"
-	  "\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"num_experts\":4,"
-	  "\"mlp_only_layers\":[-1]", -EINVAL, "'mlp_only_layers'" },
+	{"\"hidden_size\":32", -EINVAL, "'model_type' is missing"},
+	{"\"model_type\":7", -EINVAL, "'model_type' is missing"},
+	{"\"model_type\":\"llama\"", -ENOTSUP, "'llama'"},
+	{"\"model_type\":\"mixtral\"", -EINVAL, "'num_hidden_layers' is missing"},
+	{MIXTRAL ",\"hidden_size\":32", -EINVAL, "duplicate"},
+	{MIXTRAL ",\"num_experts\":5", -EINVAL, "'num_experts' is 5 and 'num_local_experts' is 4"},
+	{MIXTRAL ",\"norm_topk_prob\":false", -ENOTSUP, "'norm_topk_prob'"},
+	{MIXTRAL ",\"n_shared_experts\":1", -ENOTSUP, "'n_shared_experts'"},
+	{MIXTRAL ",\"routed_scaling_factor\":2", -ENOTSUP, "'routed_scaling_factor'"},
+	{MIXTRAL ",\"expert_capacity\":2", -ENOTSUP, "'expert_capacity'"},
+	{MIXTRAL ",\"swiglu_limit\":7", -ENOTSUP, "'swiglu_limit'"},
+	{MIXTRAL ",\"hidden_act\":\"gelu\"", -ENOTSUP, "'gelu'"},
+	{MIXTRAL ",\"hidden_act\":3", -EINVAL, "'hidden_act' is no string"},
+	{MIXTRAL ",\"mlp_bias\":true", -ENOTSUP, "'mlp_bias'"},
+	{MIXTRAL ",\"quantization_config\":{\"quant_method\":\"gptq\"}", -ENOTSUP, "'gptq'"},
+	{MIXTRAL ",\"quantization_config\":{\"quant_method\":\"mxfp4\"}", -ENOTSUP, "'mxfp4'"},
+	{DEEPSEEK GROUPS SCALE DENSE ",\"quantization_config\":{\"quant_method\":\"fp8\"}",
+	 -ENOTSUP, "'fp8'"},
+	{DEEPSEEK GROUPS SCALE DENSE ",\"topk_method\":\"best\"", -ENOTSUP, "'best'"},
+	{DEEPSEEK GROUPS SCALE DENSE ",\"scoring_func\":\"tanh\"", -ENOTSUP, "'tanh'"},
+	{DEEPSEEK GROUPS SCALE DENSE ",\"norm_topk_prob\":1", -EINVAL,
+	 "'norm_topk_prob' is neither"},
+	{DEEPSEEK GROUPS DENSE ",\"routed_scaling_factor\":0", -EINVAL, "'routed_scaling_factor'"},
+	{DEEPSEEK GROUPS DENSE ",\"routed_scaling_factor\":1e300", -EINVAL,
+	 "'routed_scaling_factor'"},
+	{DEEPSEEK GROUPS DENSE ",\"routed_scaling_factor\":\"2\"", -EINVAL,
+	 "'routed_scaling_factor'"},
+	{DEEPSEEK SCALE DENSE ",\"n_group\":3,\"topk_group\":1", -EINVAL, "config.json"},
+	{DEEPSEEK SCALE DENSE ",\"n_group\":4,\"topk_group\":5", -EINVAL, "config.json"},
+	{DEEPSEEK GROUPS SCALE DENSE ",\"moe_layer_freq\":[1]", -EINVAL, "'moe_layer_freq'"},
+	{DEEPSEEK GROUPS SCALE DENSE ",\"n_shared_experts\":-1", -EINVAL,
+	 "'n_shared_experts' is -1"},
+	{DEEPSEEK GROUPS SCALE ",\"first_k_dense_replace\":1", -EINVAL, "no layer has experts"},
+	{DEEPSEEK GROUPS SCALE DENSE ",\"shared_expert_intermediate_size\":64", -ENOTSUP,
+	 "'shared_expert_intermediate_size'"},
+	{DEEPSEEK SCALE DENSE, -EINVAL, "'n_group' is missing"},
+	{DEEPSEEK GROUPS DENSE, -EINVAL, "'routed_scaling_factor' is missing"},
+	{DEEPSEEK GROUPS SCALE, -EINVAL, "'first_k_dense_replace' is missing"},
+	{V2 ",\"topk_method\":\"group_limited_greedy\"", -EINVAL, "'n_group' is missing"},
+	{V2 ",\"n_group\":2", -EINVAL, "'topk_group' is missing"},
+	{"\"model_type\":\"mixtral\",\"hidden_size\":65473,\"intermediate_size\":64,"
+	 "\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"num_local_experts\":4",
+	 -EINVAL, "'hidden_size' is 65473"},
+	{"\"model_type\":\"mixtral\",\"hidden_size\":32.0,\"num_hidden_layers\":1", -EINVAL,
+	 "'hidden_size' is 32.0"},
+	{"\"model_type\":\"mixtral\",\"hidden_size\":32,\"intermediate_size\":64,"
+	 "\"num_hidden_layers\":1,\"num_experts_per_tok\":5,\"num_local_experts\":4",
+	 -EINVAL, "'num_experts_per_tok' is 5"},
+	{"\"model_type\":\"mixtral\",\"hidden_size\":32,\"intermediate_size\":64,"
+	 "\"num_hidden_layers\":99999999,\"num_experts_per_tok\":5",
+	 -EINVAL, "'num_hidden_layers' is 99999999"},
+	{"\"model_type\":\"mixtral\",\"hidden_size\":32,\"intermediate_size\":64,"
+	 "\"num_hidden_layers\":1,\"num_experts_per_tok\":5",
+	 -EINVAL, "number of experts"},
+	{"\"model_type\":\"gpt_oss\",\"hidden_size\":65472,\"intermediate_size\":64,"
+	 "\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"num_local_experts\":4",
+	 -ENOTSUP, "65473 inputs"},
+	{"\"model_type\":\"gpt_oss\",\"hidden_size\":32,\"intermediate_size\":64,"
+	 "\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"num_local_experts\":4,"
+	 "\"experts_per_token\":3",
+	 -EINVAL, "'experts_per_token' is 3"},
+	{"\"model_type\":\"qwen3_moe\",\"hidden_size\":32,\"moe_intermediate_size\":64,"
+	 "\"num_hidden_layers\":1,\"num_experts_per_tok\":2,\"num_experts\":4,"
+	 "\"mlp_only_layers\":[-1]",
+	 -EINVAL, "'mlp_only_layers'"},
 };
 
 static void what_cannot_be_is_refused_by_field(void **state)
@@ -355,14 +375,16 @@ static void gguf_layers(struct model_build *b, const struct expect *x)
 		mb_add(b, "F32", 2, x->experts, 32, 0, 0, NULL, "blk.%u.ffn_gate_inp.weight", l);
 		mb_add(b, "BF16", 3, x->experts, x->neurons, 32, 0, NULL,
 		       "blk.%u.ffn_gate_exps.weight", l);
-		mb_add(b, "BF16", 3, x->experts, x->neurons, 32, 0, NULL, "blk.%u.ffn_up_exps.weight",
-		       l);
+		mb_add(b, "BF16", 3, x->experts, x->neurons, 32, 0, NULL,
+		       "blk.%u.ffn_up_exps.weight", l);
 		mb_add(b, "BF16", 3, x->experts, 32, x->neurons, 0, NULL,
 		       "blk.%u.ffn_down_exps.weight", l);
 		if (x->selection)
-			mb_add(b, "F32", 1, x->experts, 0, 0, 0, NULL, "blk.%u.exp_probs_b.bias", l);
+			mb_add(b, "F32", 1, x->experts, 0, 0, 0, NULL, "blk.%u.exp_probs_b.bias",
+			       l);
 		if (x->shared_gate)
-			mb_add(b, "F32", 1, 32, 0, 0, 0, NULL, "blk.%u.ffn_gate_inp_shexp.weight", l);
+			mb_add(b, "F32", 1, 32, 0, 0, 0, NULL, "blk.%u.ffn_gate_inp_shexp.weight",
+			       l);
 		if (!x->shared)
 			continue;
 		mb_add(b, "BF16", 2, x->shared, 32, 0, 0, NULL, "blk.%u.ffn_gate_shexp.weight", l);
@@ -392,18 +414,19 @@ static void check_gguf(const struct expect *x, const char *family)
 
 static void gguf_headers(void **state)
 {
-	struct expect x = { NULL, "dm", 64, 0, 8, 3, 1, 1, NDP_SCORE_SOFTMAX, 0, false, false, false,
-			    1 };
+	struct expect x = {NULL, "dm",	64,    0,     8, 3, 1, 1, NDP_SCORE_SOFTMAX,
+			   0,	 false, false, false, 1};
 
 	(void)state;
 	/* As files from before expert_gating_func are. */
-	PAIRS(DEEPSEEK2, "deepseek2.leading_dense_block_count=1", "deepseek2.expert_weights_scale=1.0");
+	PAIRS(DEEPSEEK2, "deepseek2.leading_dense_block_count=1",
+	      "deepseek2.expert_weights_scale=1.0");
 	check_gguf(&x, "deepseek_v2");
 	PAIRS(DEEPSEEK2, "deepseek2.leading_dense_block_count=1", "deepseek2.expert_shared_count=2",
 	      "deepseek2.expert_weights_scale=16.0", "deepseek2.expert_group_count=4",
 	      "deepseek2.expert_group_used_count=2", "deepseek2.expert_gating_func=1");
-	x = (struct expect){ NULL, "dm", 64, 128, 8, 3, 4, 2, NDP_SCORE_SOFTMAX, NDP_GROUP_MAX, false,
-			     false, false, 16 };
+	x = (struct expect){NULL,	   "dm",  64,	 128,	8, 3, 4, 2, NDP_SCORE_SOFTMAX,
+			    NDP_GROUP_MAX, false, false, false, 16};
 	check_gguf(&x, "deepseek_v2");
 	PAIRS(DEEPSEEK2, "deepseek2.leading_dense_block_count=1", "deepseek2.expert_shared_count=1",
 	      "deepseek2.expert_weights_scale=2.5", "deepseek2.expert_weights_norm=true",
@@ -413,26 +436,27 @@ static void gguf_headers(void **state)
 			     true, true, false, 2.5f };
 	check_gguf(&x, "deepseek_v3");
 	/* Two layers, of which the last predicts more tokens and is not run. */
-	PAIRS("general.architecture=glm4moe", "glm4moe.block_count=2", "glm4moe.embedding_length=32",
-	      "glm4moe.expert_count=4", "glm4moe.expert_used_count=2",
-	      "glm4moe.expert_feed_forward_length=64", "glm4moe.nextn_predict_layers=1",
-	      "glm4moe.leading_dense_block_count=0", "glm4moe.expert_weights_scale=0.0");
+	PAIRS("general.architecture=glm4moe", "glm4moe.block_count=2",
+	      "glm4moe.embedding_length=32", "glm4moe.expert_count=4",
+	      "glm4moe.expert_used_count=2", "glm4moe.expert_feed_forward_length=64",
+	      "glm4moe.nextn_predict_layers=1", "glm4moe.leading_dense_block_count=0",
+	      "glm4moe.expert_weights_scale=0.0");
 	x = (struct expect){ NULL, "m", 64, 0, 4, 2, 1, 1, NDP_SCORE_SIGMOID, 0, true, true, false,
 			     1 };
 	check_gguf(&x, "glm4_moe");
 	/* Widths that old files do not say. */
 	PAIRS(QWEN2);
-	x = (struct expect){ NULL, "m", 64, 128, 4, 2, 1, 1, NDP_SCORE_SOFTMAX, 0, false, false, true,
-			     1 };
+	x = (struct expect){NULL, "m",	 64,	128,  4, 2, 1, 1, NDP_SCORE_SOFTMAX,
+			    0,	  false, false, true, 1};
 	check_gguf(&x, "qwen2_moe");
 	PAIRS(QWEN2, "qwen2moe.expert_feed_forward_length=96",
 	      "qwen2moe.expert_shared_feed_forward_length=160");
 	x.neurons = 96;
 	x.shared = 160;
 	check_gguf(&x, "qwen2_moe");
-	PAIRS("general.architecture=qwen3moe", "qwen3moe.block_count=1", "qwen3moe.embedding_length=32",
-	      "qwen3moe.expert_count=4", "qwen3moe.expert_used_count=2",
-	      "qwen3moe.expert_feed_forward_length=64");
+	PAIRS("general.architecture=qwen3moe", "qwen3moe.block_count=1",
+	      "qwen3moe.embedding_length=32", "qwen3moe.expert_count=4",
+	      "qwen3moe.expert_used_count=2", "qwen3moe.expert_feed_forward_length=64");
 	x = (struct expect){ NULL, "m", 64, 0, 4, 2, 1, 1, NDP_SCORE_SOFTMAX, 0, true, false, false,
 			     1 };
 	check_gguf(&x, "qwen3_moe");

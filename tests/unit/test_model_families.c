@@ -65,11 +65,24 @@ static struct mk_model model(enum mk_family family)
 	const bool deepseek = family == MK_DEEPSEEK2 || family == MK_DEEPSEEK3 || family == MK_GLM4;
 
 	return (struct mk_model){
-		.family = family, .layers = 2, .dense = deepseek, .experts = 4, .top_k = 2,
-		.hidden = 96, .neurons = 64, .shared = deepseek ? 2 : family == MK_QWEN2,
-		.groups = deepseek ? 2 : 1, .keep_groups = 1, .renormalize = true, .scale = 1,
-		.sigmoid = family == MK_DEEPSEEK3 || family == MK_GLM4, .shards = 1, .seed = 5,
-		.spelling = family == MK_MIXTRAL ? MK_W123 : family == MK_GPT_OSS ? MK_FUSED : MK_PROJ,
+		.family = family,
+		.layers = 2,
+		.dense = deepseek,
+		.experts = 4,
+		.top_k = 2,
+		.hidden = 96,
+		.neurons = 64,
+		.shared = deepseek ? 2 : family == MK_QWEN2,
+		.groups = deepseek ? 2 : 1,
+		.keep_groups = 1,
+		.renormalize = true,
+		.scale = 1,
+		.sigmoid = family == MK_DEEPSEEK3 || family == MK_GLM4,
+		.shards = 1,
+		.seed = 5,
+		.spelling = family == MK_MIXTRAL   ? MK_W123
+			    : family == MK_GPT_OSS ? MK_FUSED
+						   : MK_PROJ,
 	};
 }
 

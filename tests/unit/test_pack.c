@@ -88,7 +88,8 @@ static void check_blocks(const struct ref_expert *e, uint32_t first, uint32_t n,
 						 inside ? e->up[row * e->ld_in + k] : 0);
 			}
 			for (uint32_t j = 0; j < up64(e->shape.h_out); j++) {
-				size_t i = (j >> 5) * 1024 + ((m >> 1) * 32 + (j & 31)) * 2 + (m & 1);
+				size_t i =
+					(j >> 5) * 1024 + ((m >> 1) * 32 + (j & 31)) * 2 + (m & 1);
 
 				assert_int_equal(get(packed, 128 * in, i),
 						 there && j < e->shape.h_out ?

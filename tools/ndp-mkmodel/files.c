@@ -216,7 +216,8 @@ static int put_header(FILE *f, const char *text)
 	return 0;
 }
 
-static int write_shard(FILE *f, const struct mk_model *m, const struct mk_plan *plan, uint32_t shard)
+static int write_shard(FILE *f, const struct mk_model *m, const struct mk_plan *plan,
+		       uint32_t shard)
 {
 	char *text = hf_header(plan, shard);
 	int r = text ? put_header(f, text) : -ENOMEM;

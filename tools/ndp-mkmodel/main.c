@@ -33,7 +33,8 @@ static const char usage[] =
 	"  --experts N          default: 8\n"
 	"  --top-k N            default: 2\n"
 	"  --shared N           shared experts (default: 1 where the family has them)\n"
-	"  --groups N           groups of experts (deepseek_v2, deepseek_v3, glm4_moe; default: 1)\n"
+	"  --groups N           groups of experts (deepseek_v2, deepseek_v3, glm4_moe; default: "
+	"1)\n"
 	"  --keep-groups N      of which experts are chosen (default: half of them)\n"
 	"  --norm, --no-norm    renormalise the weights, or do not (default: the family's)\n"
 	"  --scale X            of the weights (deepseek_v2, deepseek_v3, glm4_moe; default: 1)\n"
@@ -108,8 +109,8 @@ static int parse_u64(const char *name, const char *text, uint64_t min, uint64_t 
 	errno = 0;
 	*v = strtoull(text, &end, 10);
 	if (*text < '0' || *text > '9' || *end || errno || *v < min || *v > max)
-		return mk_fail(err, -EINVAL, "--%s %s: wanted a number from %llu to %llu", name, text,
-			       (unsigned long long)min, (unsigned long long)max);
+		return mk_fail(err, -EINVAL, "--%s %s: wanted a number from %llu to %llu", name,
+			       text, (unsigned long long)min, (unsigned long long)max);
 	return 0;
 }
 
@@ -222,7 +223,8 @@ static int parse(struct options *o, int argc, char **argv, struct ndp_error *err
 			return r;
 	}
 	if (optind + 1 != argc)
-		return mk_fail(err, -EINVAL, "wanted one folder to be made, %d are there: try --help",
+		return mk_fail(err, -EINVAL,
+			       "wanted one folder to be made, %d are there: try --help",
 			       argc - optind);
 	o->dir = argv[optind];
 	return 0;
@@ -285,8 +287,8 @@ static int apply_shape(struct options *o, struct ndp_error *err)
 		if (!o->family)
 			o->family = family_of_shape(p.name);
 		if (!o->family)
-			r = mk_fail(err, -EINVAL, "the family of shape %s is not known: say --family",
-				    p.name);
+			r = mk_fail(err, -EINVAL,
+				    "the family of shape %s is not known: say --family", p.name);
 	}
 	free(path);
 	return r;
@@ -328,35 +330,39 @@ static int check_family(const struct options *o, const struct mk_model *m, struc
 	if (m->groups > 1 && !has_groups(m->family))
 		return mk_fail(err, -EINVAL, "--groups: %s has none", name);
 	if (m->shared && !has_shared(m->family))
-		return mk_fail(err, -EINVAL, "--shared %u: %s has no shared experts", m->shared, name);
+		return mk_fail(err, -EINVAL, "--shared %u: %s has no shared experts", m->shared,
+			       name);
 	if (!m->shared && m->family == MK_QWEN2)
 		return mk_fail(err, -EINVAL, "--shared 0: qwen2_moe always has a shared expert");
 	if (m->dense && !has_groups(m->family) && !(m->family == MK_QWEN2 && !m->gguf) &&
 	    !(m->family == MK_QWEN3 && !m->gguf))
-		return mk_fail(err, -EINVAL, "--dense-layers %u: %s in this format has none", m->dense,
-			       name);
+		return mk_fail(err, -EINVAL, "--dense-layers %u: %s in this format has none",
+			       m->dense, name);
 	return 0;
 }
 
 static int check_sizes(const struct mk_model *m, struct ndp_error *err)
 {
 	if (m->dense >= m->layers)
-		return mk_fail(err, -EINVAL, "--dense-layers %u of --layers %u: none would have experts",
+		return mk_fail(err, -EINVAL,
+			       "--dense-layers %u of --layers %u: none would have experts",
 			       m->dense, m->layers);
 	if (m->experts % m->groups || m->keep_groups > m->groups)
-		return mk_fail(err, -EINVAL, "--groups %u must divide the %u experts, and --keep-groups "
-			       "%u be among them", m->groups, m->experts, m->keep_groups);
+		return mk_fail(err, -EINVAL,
+			       "--groups %u must divide the %u experts, and --keep-groups "
+			       "%u be among them",
+			       m->groups, m->experts, m->keep_groups);
 	if (m->top_k > m->experts / m->groups * m->keep_groups)
-		return mk_fail(err, -EINVAL, "--top-k %u of %u experts: wanted at most %u", m->top_k,
-			       m->experts, m->experts / m->groups * m->keep_groups);
+		return mk_fail(err, -EINVAL, "--top-k %u of %u experts: wanted at most %u",
+			       m->top_k, m->experts, m->experts / m->groups * m->keep_groups);
 	return 0;
 }
 
 static int check_files(const struct options *o, const struct mk_model *m, struct ndp_error *err)
 {
 	static const char allowed[2][MK_SPELLINGS] = {
-		{ [MK_DEFAULT] = 1, [MK_W123] = 1, [MK_PROJ] = 1, [MK_FUSED] = 1, [MK_STACKED] = 1 },
-		{ [MK_DEFAULT] = 1, [MK_FUSED] = 1, [MK_STACKED] = 1, [MK_EACH] = 1 },
+		{[MK_DEFAULT] = 1, [MK_W123] = 1, [MK_PROJ] = 1, [MK_FUSED] = 1, [MK_STACKED] = 1},
+		{[MK_DEFAULT] = 1, [MK_FUSED] = 1, [MK_STACKED] = 1, [MK_EACH] = 1},
 	};
 
 	if (!m->gguf && (m->dtype == MK_Q8_0 || m->dtype == MK_Q4_0 ||
@@ -460,7 +466,8 @@ static int write_model(const struct options *o, const struct mk_model *m, struct
 		r = mk_fail(err, -errno, "%s cannot be made: %s", work, strerror(errno));
 		goto out;
 	}
-	r = m->gguf ? mk_write_gguf(work, m, &plan, err) : mk_write_safetensors(work, m, &plan, err);
+	r = m->gguf ? mk_write_gguf(work, m, &plan, err)
+		    : mk_write_safetensors(work, m, &plan, err);
 	if (r == 0 && (chmod(work, 0777 & ~mask) || rename(work, o->dir)))
 		r = mk_fail(err, -errno, "%s cannot become the new model: %s; wanted a folder that "
 			    "does not exist, or an empty one", o->dir, strerror(errno));

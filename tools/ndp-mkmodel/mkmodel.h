@@ -64,11 +64,17 @@ extern const char *const mk_spelling_names[MK_SPELLINGS];
 
 /* What a tensor's rows are made of. */
 enum mk_kind {
-	MK_GATE, MK_UP, MK_DOWN,	/* as matrices: normal numbers, scaled to keep outputs near 1 */
+	MK_GATE,
+	MK_UP,
+	MK_DOWN, /* as matrices: normal numbers, scaled to keep outputs near 1 */
 	MK_ROUTER,
-	MK_SELECTION, MK_ROUTER_BIAS, MK_GATE_BIAS, MK_UP_BIAS, MK_DOWN_BIAS,	/* small */
+	MK_SELECTION,
+	MK_ROUTER_BIAS,
+	MK_GATE_BIAS,
+	MK_UP_BIAS,
+	MK_DOWN_BIAS, /* small */
 	MK_SHARED_GATE,
-	MK_ONES,	/* norms */
+	MK_ONES, /* norms */
 };
 
 #define MK_SHARED_EXPERT 0xffffu

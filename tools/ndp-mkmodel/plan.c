@@ -53,9 +53,10 @@ static void add(struct builder *b, struct mk_tensor t, const char *fmt, ...)
 	t.width = (uint32_t)t.dims[t.nr_dims - 1];
 	t.bytes = t.rows * (t.width / mk_block(t.dtype)) * mk_block_bytes(t.dtype);
 	if (t.width % mk_block(t.dtype))
-		b->result = mk_fail(b->err, -EINVAL, "tensor %s has rows of %u elements, %s has blocks "
-				    "of %u: choose sizes that it divides", t.name, t.width,
-				    mk_dtype_names[t.dtype], mk_block(t.dtype));
+		b->result = mk_fail(b->err, -EINVAL,
+				    "tensor %s has rows of %u elements, %s has blocks "
+				    "of %u: choose sizes that it divides",
+				    t.name, t.width, mk_dtype_names[t.dtype], mk_block(t.dtype));
 	p->tensors[p->n++] = t;
 }
 
@@ -66,8 +67,10 @@ static void add_split(struct builder *b, struct mk_tensor t, const char *name)
 	struct mk_plan *p = b->plan;
 
 	if (t.inputs % 32) {
-		b->result = mk_fail(b->err, -EINVAL, "%s has rows of %u elements, mxfp4 has groups of "
-				    "32: choose sizes that it divides", name, t.inputs);
+		b->result = mk_fail(b->err, -EINVAL,
+				    "%s has rows of %u elements, mxfp4 has groups of "
+				    "32: choose sizes that it divides",
+				    name, t.inputs);
 		return;
 	}
 	for (t.part = MK_CODES; t.part <= MK_EXPONENTS; t.part++) {
@@ -314,11 +317,12 @@ static void layer_gguf(struct builder *b, bool dense)
 		biases_gguf(b);
 	if (!wide)
 		return;
-	add(b, matrix(b, MK_GATE, MK_SHARED_EXPERT, wide, m->hidden), "blk.%u.ffn_gate_shexp.weight",
+	add(b, matrix(b, MK_GATE, MK_SHARED_EXPERT, wide, m->hidden),
+	    "blk.%u.ffn_gate_shexp.weight", l);
+	add(b, matrix(b, MK_UP, MK_SHARED_EXPERT, wide, m->hidden), "blk.%u.ffn_up_shexp.weight",
 	    l);
-	add(b, matrix(b, MK_UP, MK_SHARED_EXPERT, wide, m->hidden), "blk.%u.ffn_up_shexp.weight", l);
-	add(b, matrix(b, MK_DOWN, MK_SHARED_EXPERT, m->hidden, wide), "blk.%u.ffn_down_shexp.weight",
-	    l);
+	add(b, matrix(b, MK_DOWN, MK_SHARED_EXPERT, m->hidden, wide),
+	    "blk.%u.ffn_down_shexp.weight", l);
 	if (m->family == MK_QWEN2)
 		add(b, vector(b, MK_SHARED_GATE, MK_F32, m->hidden),
 		    "blk.%u.ffn_gate_inp_shexp.weight", l);
@@ -393,7 +397,8 @@ static void fill_row(const struct mk_model *m, const struct mk_tensor *t, uint64
 	case MK_TRANSPOSED:
 		e = t->expert + (uint32_t)(row / h);
 		for (uint32_t j = 0; j < n; j++)
-			mk_row(seed, t->kind, t->layer, e, j, (uint32_t)(row % h), 1, h, dst + j, 1);
+			mk_row(seed, t->kind, t->layer, e, j, (uint32_t)(row % h), 1, h, dst + j,
+			       1);
 		break;
 	case MK_INTERLEAVED:
 		e = t->expert + (uint32_t)(row / h);

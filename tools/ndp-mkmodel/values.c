@@ -39,7 +39,8 @@ static float deviation(enum mk_kind kind, uint32_t fan_in)
 void mk_row(uint64_t seed, enum mk_kind kind, uint32_t layer, uint32_t expert, uint32_t row,
 	    uint32_t first, uint32_t n, uint32_t fan_in, float *dst, size_t step)
 {
-	const uint64_t where = (uint64_t)kind << 56 | (uint64_t)layer << 40 | (uint64_t)expert << 24;
+	const uint64_t where =
+		(uint64_t)kind << 56 | (uint64_t)layer << 40 | (uint64_t)expert << 24;
 	const uint64_t key = mix(mix(mix(seed) + where) + row);
 	/* Of a sum of four numbers from 0 to 65535: mean 131070, deviation 65536 / sqrt(3). */
 	const float scale = deviation(kind, fan_in) * 1.7320508f / 65536;
