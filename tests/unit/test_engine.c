@@ -421,7 +421,7 @@ static void bad_options_are_refused(void **state)
 	struct ndp_error err;
 
 	(void)state;
-	for (int bad = 0; bad < 9; bad++) {
+	for (int bad = 0; bad < 12; bad++) {
 		struct world *w = new_world(8, 2);
 
 		switch (bad) {
@@ -451,6 +451,15 @@ static void bad_options_are_refused(void **state)
 			break;
 		case 8:
 			w->blocks[0]++;
+			break;
+		case 9:
+			w->options.kinds = 1u << NDP_PLACE_KINDS;
+			break;
+		case 10:
+			w->options.queue_ns = -1;
+			break;
+		case 11:
+			w->options.least_cost = 1.1;
 			break;
 		}
 		memset(&err, 0, sizeof(err));
@@ -530,6 +539,7 @@ static void limits_hold_whatever_happens(void **state)
 		w->options.horizon_steps = 1000;
 		w->options.link_share = 0.1 + 0.2 * (double)(next(&random) % 4);
 		w->options.pcie_share = 0.3;
+		w->options.queue_ns = (double)(next(&random) % 3) * 1e7;
 		w->options.gpu_bytes = next(&random) % 8 * w->shape.expert_bytes;
 		w->options.dimm_bytes = (3 * 24 / dimms + 2 + next(&random) % 3) *
 					w->shape.expert_bytes;
@@ -580,7 +590,8 @@ static void limits_hold_whatever_happens(void **state)
 				}
 			memory_is_what_usage_says(w, running);
 		}
-		/* Each may have one copy that has just begun. */
+		/* Each may have one copy that has just begun, and what is to begin by then. */
+		now_ns += w->options.queue_ns;
 		for (uint32_t d = 0; d < dimms; d++) {
 			const double one = (double)w->shape.expert_bytes / w->host.link_gbps;
 
@@ -594,43 +605,121 @@ static void limits_hold_whatever_happens(void **state)
 	}
 }
 
-/* Somebody else decides; the engine keeps the books. */
-static void moves_can_be_ordered(void **state)
+/* Copies that use the same port, or PCIe, come one after the other, each for its share. */
+static void ports_serve_one_copy_at_a_time(void **state)
 {
-	struct world *w = new_world(8, 4);
-	const uint16_t blocks = (uint16_t)ndp_shape_blocks(&w->shape);
-	const uint16_t spread[4] = { blocks / 4, blocks / 4, blocks / 4, blocks / 4 };
-	const uint16_t local[4] = { 0, 0, blocks, 0 }, half[4] = { blocks / 2 };
-	struct ndp_place_usage before, usage;
-	struct ndp_place_action a, second;
+	struct world *w = new_world(64, 8);
+	double out_ns[NDP_MAX_DIMMS] = { 0 }, in_ns[NDP_MAX_DIMMS] = { 0 }, pcie_ns = 0;
+	struct ndp_place_action actions[48];
+	uint32_t count, waiting = 0;
 
 	(void)state;
-	ndp_place_deal(w->blocks, &w->shape, 4, NULL, 0);
-	w->options.stay_ns = 1e12;
+	memset(w->blocks, 0, sizeof(w->blocks));
+	for (uint32_t e = 0; e < 64; e++)
+		w->blocks[e * 8 + e % 2] = (uint16_t)ndp_shape_blocks(&w->shape);
+	w->options.gpu_bytes = 8 * w->shape.expert_bytes;
 	assert_int_equal(start(w, NULL), 0);
-	ndp_place_usage(w->placer, &before);
-	assert_int_equal(ndp_place_order(w->placer, 0, 8, spread, 0, &a), -EINVAL);
-	assert_int_equal(ndp_place_order(w->placer, 1, 0, spread, 0, &a), -EINVAL);
-	assert_int_equal(ndp_place_order(w->placer, 0, 0, half, 0, &a), -EINVAL);
-	assert_int_equal(ndp_place_order(w->placer, 0, 2, local, 0, &a), -EALREADY);
-	assert_int_equal(ndp_place_order(w->placer, 0, 1, spread, 1e6, &a), 0);
-	assert_int_equal(a.kind, NDP_PLACE_RELAYOUT);
-	assert_int_equal(a.bytes, w->shape.expert_bytes / 4 * 3);
-	assert_int_equal(ndp_place_order(w->placer, 0, 1, local, 1e6, &second), -EBUSY);
-	assert_int_equal(ndp_place_order(w->placer, 0, 0, local, 1e6, &second), 0);
-	assert_int_equal(second.kind, NDP_PLACE_REBALANCE);
-	assert_int_equal(ndp_place_done(w->placer, a.id, 1e7, 0), 0);
-	assert_memory_equal(ndp_place_blocks(w->placer, 0) + 4, spread, sizeof(spread));
-	/* It stays for no time when it is ordered again. */
-	assert_int_equal(ndp_place_order(w->placer, 0, 1, local, 1e7, &a), 0);
-	assert_int_equal(ndp_place_done(w->placer, a.id, 2e7, -EIO), 0);
-	assert_memory_equal(ndp_place_blocks(w->placer, 0) + 4, spread, sizeof(spread));
-	assert_int_equal(ndp_place_done(w->placer, second.id, 2e7, 0), 0);
-	ndp_place_usage(w->placer, &usage);
-	assert_int_equal(usage.nr_actions, 0);
-	assert_int_equal(usage.dimm_bytes[2], before.dimm_bytes[2] + w->shape.expert_bytes +
-			 w->shape.expert_bytes / 4);
+	skewed(w, 4);
+	count = ndp_place_decide(w->placer, 0, w->tokens, 5e9, actions, 48);
+	assert_true(count >= 8);
+	for (uint32_t i = 0; i < count; i++) {
+		const double begin = actions[i].start_ns, long_ns = actions[i].end_ns - begin;
+		struct ndp_copy copies[2 * NDP_MAX_DIMMS];
+		const uint32_t n = ndp_place_copies(w->placer, actions[i].id, copies);
+		double sent[NDP_MAX_DIMMS] = { 0 }, received[NDP_MAX_DIMMS] = { 0 };
+
+		assert_true(begin >= 5e9 && begin <= 5e9 + w->options.queue_ns);
+		waiting += begin > 5e9;
+		if (actions[i].kind == NDP_PLACE_PREFETCH) {
+			assert_true(begin >= pcie_ns - 1);
+			pcie_ns = begin + long_ns / w->options.pcie_share;
+			continue;
+		}
+		for (uint32_t c = 0; c < n; c++) {
+			sent[copies[c].from] += (double)copies[c].bytes / w->host.link_gbps;
+			received[copies[c].to] += (double)copies[c].bytes / w->host.link_gbps;
+		}
+		for (uint32_t d = 0; d < 8; d++) {
+			assert_true(sent[d] == 0 || begin >= out_ns[d] - 1);
+			assert_true(received[d] == 0 || begin >= in_ns[d] - 1);
+			if (sent[d] > 0)
+				out_ns[d] = begin + sent[d] / w->options.link_share;
+			if (received[d] > 0)
+				in_ns[d] = begin + received[d] / w->options.link_share;
+		}
+	}
+	assert_true(waiting > 0);
 	end(w);
+}
+
+/* GPU memory goes to the layer that gains most by it. */
+static void victims_may_be_of_any_layer(void **state)
+{
+	struct world *w = new_world(16, 4);
+	struct ndp_place_action actions[ACTIONS];
+	uint32_t count, found = 0;
+
+	(void)state;
+	/* A CPU whose time goes by tokens, and misses that are slow. */
+	w->host.cpu.gflops = 1000;
+	w->host.pcie_gbps = 8;
+	w->layers = 2;
+	w->options.gpu_bytes = w->shape.expert_bytes;
+	w->options.stay_ns = 0;
+	w->options.kinds = 1u << NDP_PLACE_PREFETCH;
+	assert_int_equal(start(w, NULL), 0);
+	for (uint32_t e = 0; e < 16; e++)
+		w->tokens[e] = e == 3 ? 40 : 1;
+	assert_int_equal(decide(w, 1e9), 1);
+	assert_true(ndp_place_on_gpu(w->placer, 0)[3]);
+	w->tokens[3] = 1;
+	w->tokens[7] = 900;
+	count = ndp_place_decide(w->placer, 1, w->tokens, 2e9, actions, ACTIONS);
+	for (uint32_t i = 0; i < count; i++)
+		if (actions[i].expert == 7) {
+			assert_int_equal(actions[i].kind, NDP_PLACE_PREFETCH);
+			assert_int_equal(actions[i].layer, 1);
+			assert_int_equal(actions[i].victim, 3);
+			assert_int_equal(actions[i].victim_layer, 0);
+			found++;
+		}
+	assert_int_equal(found, 1);
+	assert_false(ndp_place_on_gpu(w->placer, 0)[3]);
+	/* The other way round nothing is gained. */
+	assert_int_equal(ndp_place_done(w->placer, actions[0].id, 3e9, 0), 0);
+	w->tokens[3] = 40;
+	w->tokens[7] = 1;
+	for (int i = 0; i < 20; i++)
+		assert_int_equal(decide(w, 4e9 + i * 1e9), 0);
+	end(w);
+}
+
+/* Of the kinds of actions only those start that are asked for, and each does. */
+static void only_kinds_that_are_wanted_start(void **state)
+{
+	(void)state;
+	for (uint32_t kinds = 0; kinds < 1u << NDP_PLACE_KINDS; kinds++) {
+		struct world *w = new_world(64, 8);
+		struct ndp_place_usage usage;
+
+		memset(w->blocks, 0, sizeof(w->blocks));
+		for (uint32_t e = 0; e < 64; e++)
+			w->blocks[e * 8 + e % 2] = (uint16_t)ndp_shape_blocks(&w->shape);
+		w->options.gpu_bytes = 4 * w->shape.expert_bytes;
+		w->options.kinds = kinds;
+		assert_int_equal(start(w, NULL), 0);
+		skewed(w, 4);
+		for (int i = 0; i < 40; i++)
+			decide(w, i * 1e9);
+		ndp_place_usage(w->placer, &usage);
+		for (uint32_t k = 0; k < NDP_PLACE_KINDS; k++) {
+			if (!(kinds >> k & 1))
+				assert_int_equal(usage.started[k], 0);
+			else if (kinds == 1u << k)
+				assert_true(usage.started[k] > 0);
+		}
+		end(w);
+	}
 }
 
 static void equal_calls_give_equal_actions(void **state)
@@ -674,7 +763,9 @@ int main(void)
 		cmocka_unit_test(what_fails_leaves_all_as_it_was),
 		cmocka_unit_test(bad_options_are_refused),
 		cmocka_unit_test(limits_hold_whatever_happens),
-		cmocka_unit_test(moves_can_be_ordered),
+		cmocka_unit_test(ports_serve_one_copy_at_a_time),
+		cmocka_unit_test(victims_may_be_of_any_layer),
+		cmocka_unit_test(only_kinds_that_are_wanted_start),
 		cmocka_unit_test(equal_calls_give_equal_actions),
 	};
 
