@@ -37,8 +37,8 @@ suite() {
 
 export ASAN_OPTIONS=detect_leaks=1
 export TSAN_OPTIONS="suppressions=$PWD/tests/unit/tsan.supp"
-threaded=(test_cpu test_device_commands test_device_arguments test_device_migration test_device_placement
-	test_soft_device)
+threaded=(test_cpu test_device_commands test_device_arguments test_device_migration
+	test_device_placement test_soft_device)
 suite asan '-fsanitize=address,undefined -fno-sanitize-recover=undefined' "${threaded[@]}" \
 	test_attach test_device_nomem test_pack test_placement test_discover \
 	test_tensors test_tensors_dequant test_tensors_dequant_baseline test_gguf test_gguf_split \
