@@ -32,6 +32,14 @@
 #endif
 #endif
 
+/* Models of instructions need no speed, and take long to compile without loops. */
+#ifdef NDPI_CPU_AVX512_EMULATION
+#define UNROLL(n)
+#else
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL(n) PRAGMA(GCC unroll n)
+#endif
+
 enum { LANES = 16, MAX_TILE = 12, MAX_BOTH = 6 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -65,7 +73,7 @@ INLINE void pair_row(__m512 *sum, const uint8_t *w, const uint32_t *x, const uin
 {
 	__m512i first = _mm512_load_si512(w), second = _mm512_load_si512(w + 64);
 
-#pragma GCC unroll 12
+UNROLL(12)
 	for (uint32_t t = 0; t < tokens; t++) {
 		__m512bh pair = (__m512bh)_mm512_set1_epi32((int)x[t]);
 
@@ -85,7 +93,7 @@ INLINE void fetch(const uint8_t *next, const uint32_t lines)
 INLINE void begin(__m512 *sum, const float *out, size_t ld, enum ndpi_store store,
 		  const uint32_t tokens)
 {
-#pragma GCC unroll 24
+UNROLL(24)
 	for (uint32_t i = 0; i < 2 * tokens; i++)
 		sum[i] = store != NDPI_CONTINUE ? _mm512_setzero_ps() :
 			_mm512_loadu_ps(out + i / 2 * ld + i % 2 * LANES);
@@ -94,7 +102,7 @@ INLINE void begin(__m512 *sum, const float *out, size_t ld, enum ndpi_store stor
 INLINE void end(const __m512 *sum, float *out, size_t ld, enum ndpi_store store,
 		const uint32_t tokens)
 {
-#pragma GCC unroll 24
+UNROLL(24)
 	for (uint32_t i = 0; i < 2 * tokens; i++) {
 		float *o = out + i / 2 * ld + i % 2 * LANES;
 
@@ -113,7 +121,7 @@ INLINE void chain(__m512 *sum, const uint8_t *w, size_t stride, uint32_t pieces,
 		if (b == ahead->split)
 			next = ahead->second;
 		/* Not all 16: that runs slower, and one at a time as well (Zen 5). */
-#pragma GCC unroll 4
+UNROLL(4)
 		for (uint32_t p = 0; p < NDPI_ROWS / 2; p++) {
 			fetch(next + p * ahead->step, lines);
 			pair_row(sum, w + p * NDPI_PAIR_BYTES, x, tokens);
@@ -152,7 +160,7 @@ INLINE void both_n(const uint8_t *gate, const uint8_t *up, uint32_t pieces, cons
 	for (uint32_t b = 0; b < pieces; b++) {
 		if (b == ahead->split)
 			next = ahead->second;
-#pragma GCC unroll 4
+UNROLL(4)
 		for (uint32_t p = 0; p < NDPI_ROWS / 2; p++) {
 			if (tokens > 3) {
 				fetch(next + p * NDPI_PAIR_BYTES, 2);
