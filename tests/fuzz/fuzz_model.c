@@ -93,8 +93,8 @@ static void setup(void)
 {
 	if (dir[0])
 		return;
-	strcpy(dir, access("/dev/shm", W_OK) ? "/tmp/fuzz_model.XXXXXX" :
-						"/dev/shm/fuzz_model.XXXXXX");
+	snprintf(dir, sizeof(dir), "%s/fuzz_model.XXXXXX",
+		 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	must(mkdtemp(dir));
 	atexit(remove_files);
 	config_fd = create("", "config.json");
