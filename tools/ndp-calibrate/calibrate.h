@@ -49,7 +49,7 @@ struct measured {
 	uint32_t threads;
 	uint64_t memory_bytes;
 	unsigned int points;
-	unsigned int disturbed;		/* of them: hardly a run without other programs */
+	unsigned int disturbed;		/* of them: threads got less CPU time than they wanted */
 
 	bool has_cpu;
 	struct curve cpu;

@@ -106,6 +106,14 @@ static const char *company(const struct measured *m, const struct options *o)
 	       "measured while CPU and DIMMs both computed" : "measured by itself";
 }
 
+/* The CPU adds results to the output of a layer, too. */
+static const char *cpu_company(const struct measured *m, const struct options *o)
+{
+	return m->has_ndp && !o->alone ?
+	       "measured while CPU and DIMMs both computed, adding up the results of both included" :
+	       "measured by itself, adding up the results included";
+}
+
 static json_t *cpu_group(const struct measured *m, const struct options *o)
 {
 	json_t *g = must(json_object());
@@ -115,7 +123,7 @@ static json_t *cpu_group(const struct measured *m, const struct options *o)
 	    "0: the memory is the limit, and the table has it");
 	add(g, "overhead_ns", real(m->cpu.overhead_ns), "RUN", "measured",
 	    "of an expert in a call with others; %u threads, %s", m->threads, m->isa);
-	add_table(g, &m->cpu, o, company(m, o));
+	add_table(g, &m->cpu, o, cpu_company(m, o));
 	return g;
 }
 
