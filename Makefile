@@ -15,6 +15,7 @@
 #   BENCHES      += bench_chip               -> build/bench/bench_chip, linked with libndp.a
 #   HOST_CHECKS  += tests/run/mutation.sh    executable, run from the top by `make check`, prints TAP
 #   BENCH_RUNS   += tests/bench/f3.sh        executable, run by `make bench`, prints `bar F.n` lines
+#   DAEMON_BENCH_RUNS += tests/bench/p.sh    executable, run by `make bench-daemon`, prints `bar P.n` lines
 #   SCHED_BENCH_RUNS += tests/bench/s.sh     executable, run by `make bench-sched`, prints `bar S.n` lines
 #   MOE_BENCH_RUNS += cpu                    `ndp-bench cpu --bars`, or an executable (with a '/'), run by
 #                                            `make bench-moe`, prints `bar D.n` lines
@@ -66,6 +67,7 @@ HOST_CHECKS :=
 BENCH_RUNS :=
 BENCH_PARTS :=
 SCHED_BENCH_RUNS :=
+DAEMON_BENCH_RUNS :=
 MOE_BENCH_RUNS :=
 FRAGMENTS := $(sort $(wildcard libndp/*.mk libndp/*/*.mk qemu-device/*.mk qemu-device/*/*.mk \
 	tools/*/*.mk daemon/*.mk tests/*/*.mk))
@@ -292,6 +294,10 @@ bench-sched: $(HOST_PARTS)	## measure the scheduler, modelled and in wall time: 
 .PHONY: bench-moe
 bench-moe: $(HOST_PARTS)	## measure the dispatcher and its domains: bars D.1 to D.6
 	$(Q)tests/bench/bench-moe.sh $(MOE_BENCH_RUNS)
+
+.PHONY: bench-daemon
+bench-daemon: $(HOST_PARTS)	## measure the placement daemon and its tools: bars P.1 to P.5
+	$(Q)failed=0; for run in $(DAEMON_BENCH_RUNS); do echo "== $$run"; $$run || failed=1; done; exit $$failed
 
 # ---- installing -------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@
 
 #define COVERAGE_RATE 0.02
 
+enum { PLAY_FIRST = 16, PLAY_EVERY = 16 };
+
 static const char *const kind_name[] = {
 	[NDP_PLACE_PREFETCH] = "prefetch",
 	[NDP_PLACE_RELAYOUT] = "relayout",
@@ -142,7 +144,6 @@ int brain_start(struct brain *b, const struct config *config, const struct ndp_m
 		struct survey *survey, const uint8_t *on_gpu, double share, uint64_t dimm_bytes,
 		struct ndp_error *err)
 {
-	struct ndp_steward_options o;
 	uint16_t *blocks = NULL;
 	int r;
 
@@ -161,9 +162,9 @@ int brain_start(struct brain *b, const struct config *config, const struct ndp_m
 	if (r == 0) {
 		keep_hot(b, on_gpu);
 		b->dimm_bytes = dimm_bytes;
-		o = options(b, config, share, survey && dimm_bytes ?
-			    fair_bytes(b, survey->blocks, share) : 0);
-		r = ndp_steward_init(b->memory, &b->host, &b->shape, b->layers, &o,
+		b->options = options(b, config, share, survey && dimm_bytes ?
+				     fair_bytes(b, survey->blocks, share) : 0);
+		r = ndp_steward_init(b->memory, &b->host, &b->shape, b->layers, &b->options,
 				     survey ? survey->blocks : blocks, b->hot, &b->steward, err);
 	}
 	free(blocks);
@@ -183,13 +184,17 @@ void brain_end(struct brain *b)
 	*b = (struct brain){ 0 };
 }
 
-void brain_share(struct brain *b, const struct config *config, double share)
+void brain_share(struct client *c, double share)
 {
+	struct brain *b = &c->brain;
 	struct ndp_placer *placer = ndp_steward_placer(b->steward);
+	const double link_share = b->ids ? c->d->config.link_share * share : 0;
+	const uint64_t dimm_bytes = b->ids && b->dimm_bytes ?
+		fair_bytes(b, ndp_place_blocks(placer, 0), share) : 0;
 
-	ndp_place_share(placer, b->ids ? config->link_share * share : 0,
-			b->host.gpu_bytes ? config->pcie_share : 0, b->ids && b->dimm_bytes ?
-			fair_bytes(b, ndp_place_blocks(placer, 0), share) : 0);
+	record_share(c->d, c, link_share, dimm_bytes);
+	ndp_place_share(placer, link_share, b->host.gpu_bytes ? c->d->config.pcie_share : 0,
+			dimm_bytes);
 }
 
 /* ---- publishing -------------------------------------------------------------------- */
@@ -285,12 +290,16 @@ static double play(struct brain *b, const struct ndp_place_action *a, bool with_
 
 /* ---- orders ---------------------------------------------------------------------------- */
 
-/* What the copies of an ordered move take of each port. */
-static void account(struct brain *b, const struct ndp_place_action *a, struct order *order,
-		    int res)
+/*
+ * What an ordered move took of each port: the device's modelled time is that of the
+ * largest copy, the others took their part of it.
+ */
+static void account(struct brain *b, const struct pending *p, struct order *order, int res)
 {
+	const struct ndp_place_action *a = &p->action;
 	struct ndp_copy copies[2 * NDP_MAX_DIMMS];
 	const uint32_t n = ndp_place_copies(ndp_steward_placer(b->steward), a->id, copies);
+	double largest = 1;
 
 	if (res < 0) {
 		if (!order->answer.res)
@@ -299,9 +308,10 @@ static void account(struct brain *b, const struct ndp_place_action *a, struct or
 	}
 	order->answer.nr_moved++;
 	order->answer.bytes += a->bytes;
+	for (uint32_t i = 0; i < n; i++)
+		largest = fmax(largest, (double)copies[i].bytes);
 	for (uint32_t i = 0; i < n; i++) {
-		const double ns = b->host.link_latency_ns +
-				  (double)copies[i].bytes / b->host.link_gbps;
+		const double ns = p->modelled_ns * (double)copies[i].bytes / largest;
 
 		order->in_ns[copies[i].to] += ns;
 		order->out_ns[copies[i].from] += ns;
@@ -331,10 +341,14 @@ static void end(struct client *c, struct pending *p, double now_ns, int res)
 	struct brain *b = &c->brain;
 	const struct ndp_place_action a = p->action;
 	struct order *order = p->order;
-	const double before_ns = res < 0 ? 0 : play(b, &a, true, order);
+	/* Playing a layer costs many times its schedule: a few at first, then some. */
+	const bool played = order || b->count.ended < PLAY_FIRST ||
+			    b->count.ended % PLAY_EVERY == 0;
+	const double before_ns = res < 0 ? 0 : play(b, &a, played, order);
 
 	if (order)
-		account(b, &a, order, res);
+		account(b, p, order, res);
+	b->count.ended++;
 	forget(b, p);
 	record_done(c->d, c, a.id, now_ns, res);
 	ndp_place_done(ndp_steward_placer(b->steward), a.id, now_ns, res);
@@ -563,7 +577,8 @@ void brain_outcome(struct client *c, const struct outcome *out, double now_ns)
 			   "it was", kind_name[p->action.kind], p->action.layer, p->action.expert,
 			   strerror(-out->res));
 	} else {
-		b->count.link_modelled_ns += (double)out->move.modelled_ns;
+		p->modelled_ns = (double)out->move.modelled_ns;
+		b->count.link_modelled_ns += p->modelled_ns;
 		b->count.link_wall_ns += (double)out->wall_ns;
 	}
 	end(c, p, now_ns, out->res);

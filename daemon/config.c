@@ -54,23 +54,23 @@ static const struct key keys[] = {
 
 static void defaults(struct config *c)
 {
-	struct ndp_place_options place;
 	const struct ndp_host none = { 0 };
+	struct ndp_steward_options o;
 
-	ndp_place_defaults(&place, &none);
+	ndp_steward_defaults(&o, &none);
 	*c = (struct config){
 		.socket = NDP_DAEMON_SOCKET,
 		.poll_ms = 10,
 		.profile = "trimoe-paper",
-		.policy = place.policy,
-		.horizon_steps = place.horizon_steps,
-		.hysteresis = place.hysteresis,
-		.stay_ms = place.stay_ns / 1e6,
-		.link_share = place.link_share,
-		.pcie_share = place.pcie_share,
-		.first = 32,
-		.first_every = 4,
-		.every = 64,
+		.policy = o.place.policy,
+		.horizon_steps = o.place.horizon_steps,
+		.hysteresis = o.place.hysteresis,
+		.stay_ms = o.place.stay_ns / 1e6,
+		.link_share = o.place.link_share,
+		.pcie_share = o.place.pcie_share,
+		.first = o.first,
+		.first_every = o.first_every,
+		.every = o.every,
 		.clients = 64,
 		.clients_per_user = 16,
 		.client_bytes = 256ull << 20,

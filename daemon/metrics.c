@@ -199,7 +199,7 @@ static const struct {
 	  "Modelled time of copies, as expected when they were decided.", cost },
 	{ "ndp_model_migration_gain_modelled_seconds", "gauge",
 	  "Modelled time by which layers became shorter through migrations, a step.", gain },
-	{ "ndp_model_copy_modelled_seconds_total", "counter", "Modelled time of all copies.",
+	{ "ndp_model_copy_modelled_seconds_total", "counter", "Modelled time of copies, of a sample.",
 	  copied },
 	{ "ndp_model_copy_hidden_modelled_seconds_total", "counter",
 	  "Of it, what was behind the layers.", hidden },

@@ -141,6 +141,7 @@ struct pending {
 	bool moving;		/* a hand is at it */
 	bool queued;		/* waits for its turn */
 	double started_ns;
+	double modelled_ns;	/* that it took, as the device says */
 	struct order *order;	/* that it is part of; NULL: decided here */
 };
 
@@ -162,12 +163,14 @@ struct model_counters {
 	uint64_t move_bytes[3];
 	uint64_t rollbacks;	/* that failed: all is as it was before */
 	uint64_t limited;	/* put off by the rate limit */
+	uint64_t ended;
 	double link_modelled_ns;	/* of migrations, as the devices say */
 	double link_wall_ns;
 	double cost_modelled_ns;	/* of all decisions, as the engine expected */
 	double gain_modelled_ns;	/* a step, as the engine expected */
 	double realised_modelled_ns;	/* a step, as layers became shorter */
-	double hidden_modelled_ns, copy_modelled_ns;	/* of copies: behind layers, in all */
+	/* Of copies that were played: behind layers, in all. */
+	double hidden_modelled_ns, copy_modelled_ns;
 	double covered, best;	/* moving means of the hot set's coverage, and what was possible */
 };
 
@@ -181,6 +184,7 @@ struct brain {
 	void *memory;
 	size_t memory_bytes;
 	struct ndp_steward *steward;
+	struct ndp_steward_options options;	/* as it was started with */
 	uint64_t *ids;		/* [layers][experts]; NULL: nothing can be moved */
 	uint8_t *hot;		/* [layers][experts], as published */
 	uint32_t *masks;	/* [experts] of the layer being published */
@@ -204,7 +208,7 @@ void brain_end(struct brain *b);
 /* The client ends with moves under way: who ordered them is told. */
 void brain_gone(struct client *c);
 /* A share of links and memory, when clients come or go. */
-void brain_share(struct brain *b, const struct config *config, double share);
+void brain_share(struct client *c, double share);
 /* A post: learns, decides, publishes, hands out work. */
 void brain_post(struct client *c, uint32_t layer, double now_ns);
 /* Ends what only the application does (prefetches), when it must have been done. */
@@ -279,6 +283,7 @@ double share_of(const struct ndpd *d, const struct client *c);
 int record_open(struct ndpd *d, const char *path, struct ndp_error *err);
 void record_close(struct ndpd *d);
 void record_client(struct ndpd *d, const struct client *c);
+void record_share(struct ndpd *d, const struct client *c, double link_share, uint64_t dimm_bytes);
 void record_post(struct ndpd *d, const struct client *c, uint32_t layer, double now_ns);
 void record_action(struct ndpd *d, const struct client *c, const struct ndp_place_action *a);
 /* A move that was ordered: @row [dimms]. */

@@ -4,8 +4,8 @@
  * be made again from it (ndp-replay --recording):
  *
  *   ndpd-recording 1
- *   client N NAME layers=L experts=E top_k=K hidden=H intermediate=I expert_bytes=B gpu_bytes=G
- *       link_share=S dimms=D
+ *   client N NAME KEY=VALUE...                    the model, and the engine's options
+ *   share N LINK_SHARE DIMM_BYTES                 from here on
  *   blocks N LAYER EXPERT DIMM:BLOCKS...         where an expert was at the beginning
  *   post N NOW_NS LAYER TOKENS...
  *   start N ID KIND LAYER EXPERT VICTIM_LAYER VICTIM BYTES
@@ -87,15 +87,27 @@ void record_client(struct ndpd *d, const struct client *c)
 {
 	const struct ndp_msg_hello *h = &c->hello;
 	const struct brain *b = &c->brain;
+	const struct ndp_place_options *o = &b->options.place;
 
 	if (!d->record)
 		return;
-	fprintf(d->record->f, "client %u %s layers=%u experts=%u top_k=%u hidden=%u "
-		"intermediate=%u expert_bytes=%" PRIu64 " gpu_bytes=%" PRIu64 " link_share=%.17g "
-		"dimms=%u\n", c->number, c->name, h->layers, h->experts, h->top_k, h->hidden,
-		h->intermediate, h->expert_bytes, h->gpu_bytes,
-		b->ids ? d->config.link_share * share_of(d, c) : 0, b->host.nr_dimms);
+	fprintf(d->record->f, "client %u %s profile=%s layers=%u experts=%u top_k=%u hidden=%u "
+		"intermediate=%u expert_bytes=%" PRIu64 " dimms=%u gpu_bytes=%" PRIu64
+		" dimm_bytes=%" PRIu64 " link_share=%.17g pcie_share=%.17g policy=%s "
+		"horizon_steps=%.17g hysteresis=%.17g stay_ns=%.17g first=%u first_every=%u every=%u\n",
+		c->number, c->name, d->config.host.name, h->layers, h->experts, h->top_k, h->hidden,
+		h->intermediate, h->expert_bytes, b->host.nr_dimms, o->gpu_bytes, o->dimm_bytes,
+		o->link_share, o->pcie_share, ndp_policy_name(o->policy), o->horizon_steps,
+		o->hysteresis, o->stay_ns, b->options.first, b->options.first_every,
+		b->options.every);
 	record_blocks(d->record->f, c);
+}
+
+void record_share(struct ndpd *d, const struct client *c, double link_share, uint64_t dimm_bytes)
+{
+	if (d->record)
+		fprintf(d->record->f, "share %u %.17g %" PRIu64 "\n", c->number, link_share,
+			dimm_bytes);
 }
 
 void record_post(struct ndpd *d, const struct client *c, uint32_t layer, double now_ns)

@@ -36,5 +36,5 @@ void shares_update(struct ndpd *d)
 	}
 	for (struct client *c = d->clients; c; c = c->next)
 		if (c->state == CLIENT_RUNNING)
-			brain_share(&c->brain, &d->config, share_of(d, c));
+			brain_share(c, share_of(d, c));
 }

@@ -25,9 +25,9 @@ struct ndp_steward_options {
 	 * A layer is decided on at every @first_every-th of its first @first steps, at
 	 * every @every-th later on.
 	 */
-	uint32_t first;		/* 32 */
+	uint32_t first;		/* 64 */
 	uint32_t first_every;	/* 4 */
-	uint32_t every;		/* 64 */
+	uint32_t every;		/* 32 */
 };
 
 void ndp_steward_defaults(struct ndp_steward_options *options, const struct ndp_host *host);
