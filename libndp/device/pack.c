@@ -9,11 +9,14 @@
  * panel is like gate.  docs/hardware.md has the same as a formula.
  *
  * A tile is a transposed matrix of 32-bit words, so memory is what limits packing, if
- * its 32 rows are asked for in time: hardware follows fewer streams than that.  Where the
- * CPU has AVX2 whole tiles are transposed in registers, 8 by 8 words, while the rows of the
- * tile after next are on their way; large packs are written past the caches, which would
- * first read what is going to be overwritten.
+ * its 32 rows are asked for in time: hardware follows fewer streams than that.  Whole tiles
+ * are transposed in registers, 16 rows at a time so that whole cache lines are written,
+ * by AVX-512 or AVX2 where the CPU has it, while the rows of a later tile are on their
+ * way.  Large packs are written past the caches, which would first read what is going to
+ * be overwritten.
  */
+#include "pack-internal.h"
+
 #include <ndp/pack.h>
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -64,17 +67,37 @@ static void unpack_tile(const ndp_bf16 *tile, ndp_bf16 *dst, size_t ld, uint32_t
 			dst[r * ld + c] = tile[(c / 2 * TILE + r) * 2 + (c & 1)];
 }
 
+static enum ndpi_pack_isa limit = NDPI_PACK_AVX512;
+
+void ndpi_pack_limit(enum ndpi_pack_isa isa)
+{
+	limit = isa;
+}
+
 /* How tiles get to their place. */
 enum tile_path {
 	TILE_PLAIN,
 	TILE_AVX2,
-	TILE_AVX2_STREAM,	/* past the caches: 32-byte alignment, a fence at the end */
+	TILE_AVX2_STREAM,	/* past the caches: 64-byte alignment, a fence at the end */
+	TILE_AVX512,
+	TILE_AVX512_STREAM,
 };
 
 #ifdef __x86_64__
-/* 8 rows of 8 words from @src on become 8 rows of @dst, 32 words apart. */
-__attribute__((target("avx2"))) static inline void transpose8(float *dst, const ndp_bf16 *src,
-							      size_t ld)
+#define AVX2_INLINE __attribute__((target("avx2"), always_inline)) static inline
+#define AVX512_INLINE __attribute__((target("avx512f"), always_inline)) static inline
+
+/* Past the end of a matrix this is no access, and nobody minds. */
+static inline __attribute__((always_inline)) void fetch_rows(const ndp_bf16 *src, size_t ld,
+							     size_t ahead)
+{
+	for (int i = 0; i < TILE / 2; i++)
+		_mm_prefetch((const char *)((uintptr_t)src + (i * ld + ahead) * sizeof(*src)),
+			     _MM_HINT_T0);
+}
+
+/* 8 rows of 8 words from @src on, transposed. */
+AVX2_INLINE void transpose8(__m256 out[8], const ndp_bf16 *src, size_t ld)
 {
 	__m256 a[8], b[8];
 
@@ -91,59 +114,148 @@ __attribute__((target("avx2"))) static inline void transpose8(float *dst, const 
 		a[i + 3] = (__m256)_mm256_unpackhi_pd((__m256d)b[i + 1], (__m256d)b[i + 3]);
 	}
 	for (int i = 0; i < 4; i++) {
-		_mm256_storeu_ps(dst + i * TILE, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
-		_mm256_storeu_ps(dst + (i + 4) * TILE,
-				 _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+		out[i] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x20);
+		out[i + 4] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x31);
 	}
 }
 
-/* A whole tile; the one at @src + @ahead elements is fetched. */
-__attribute__((target("avx2"))) static void tile_avx2(ndp_bf16 *tile, const ndp_bf16 *src,
-						      size_t ld, size_t ahead)
+AVX2_INLINE void store8(float *dst, __m256 v, bool stream)
 {
-	for (int r = 0; r < TILE; r += 8) {
-		transpose8((float *)tile + r, src + r * ld, ld);
-		transpose8((float *)tile + 8 * TILE + r, src + r * ld + TILE / 2, ld);
-		/* Past the end of a matrix this is no access, and nobody minds. */
-		for (int i = 0; i < 8; i++)
-			_mm_prefetch((const char *)((uintptr_t)src +
-						    ((r + i) * ld + ahead) * sizeof(*src)),
-				     _MM_HINT_T0);
+	if (stream)
+		_mm256_stream_ps(dst, v);
+	else
+		_mm256_storeu_ps(dst, v);
+}
+
+/* A whole tile; the one at @src + @ahead elements is fetched. */
+AVX2_INLINE void tile_avx2(ndp_bf16 *tile, const ndp_bf16 *src, size_t ld, size_t ahead,
+			   bool stream)
+{
+	for (int r = 0; r < TILE; r += 16) {
+		for (int w = 0; w < TILE / 2; w += 8) {
+			float *dst = (float *)tile + w * TILE + r;
+			__m256 upper[8], lower[8];
+
+			transpose8(upper, src + r * ld + 2 * w, ld);
+			transpose8(lower, src + (r + 8) * ld + 2 * w, ld);
+			for (int i = 0; i < 8; i++) {
+				store8(dst + i * TILE, upper[i], stream);
+				store8(dst + i * TILE + 8, lower[i], stream);
+			}
+		}
+		fetch_rows(src + r * ld, ld, ahead);
 	}
+}
+
+__attribute__((target("avx2"))) static void tile_avx2_plain(ndp_bf16 *tile, const ndp_bf16 *src,
+							    size_t ld, size_t ahead)
+{
+	tile_avx2(tile, src, ld, ahead, false);
 }
 
 __attribute__((target("avx2"))) static void tile_avx2_stream(ndp_bf16 *tile, const ndp_bf16 *src,
 							     size_t ld, size_t ahead)
 {
-	ndp_bf16 b[TILE_ELEMENTS] __attribute__((aligned(64)));
+	tile_avx2(tile, src, ld, ahead, true);
+}
 
-	tile_avx2(b, src, ld, ahead);
-	for (size_t i = 0; i < TILE_ELEMENTS; i += 16)
-		_mm256_stream_si256((__m256i *)(tile + i), _mm256_load_si256((__m256i *)(b + i)));
+AVX512_INLINE void store16(float *dst, __m512i v, bool stream)
+{
+	if (stream)
+		_mm512_stream_si512((__m512i *)dst, v);
+	else
+		_mm512_storeu_si512(dst, v);
+}
+
+/* Of 16 rows of 16 words: pairs, fours, eights, then all 16 of a column together. */
+AVX512_INLINE void tile_avx512(ndp_bf16 *tile, const ndp_bf16 *src, size_t ld, size_t ahead,
+			       bool stream)
+{
+	for (int h = 0; h < TILE; h += 16) {
+		float *dst = (float *)tile + h;
+		__m512i a[16], b[16];
+
+		for (int i = 0; i < 16; i++)
+			a[i] = _mm512_loadu_si512(src + (h + i) * ld);
+		fetch_rows(src + h * ld, ld, ahead);
+		for (int i = 0; i < 16; i += 2) {
+			b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+			b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+		}
+		for (int i = 0; i < 16; i += 4) {
+			a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+			a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+			a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+			a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+		}
+		for (int i = 0; i < 4; i++) {
+			b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
+			b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
+			b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
+			b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
+		}
+		for (int i = 0; i < 8; i++) {
+			store16(dst + i * TILE, _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88), stream);
+			store16(dst + (i + 8) * TILE, _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd),
+				stream);
+		}
+	}
+}
+
+__attribute__((target("avx512f"))) static void
+tile_avx512_plain(ndp_bf16 *tile, const ndp_bf16 *src, size_t ld, size_t ahead)
+{
+	tile_avx512(tile, src, ld, ahead, false);
+}
+
+__attribute__((target("avx512f"))) static void tile_avx512_stream(ndp_bf16 *tile,
+								  const ndp_bf16 *src, size_t ld,
+								  size_t ahead)
+{
+	tile_avx512(tile, src, ld, ahead, true);
 }
 
 static enum tile_path choose_path(const void *dst, size_t bytes)
 {
-	if (!__builtin_cpu_supports("avx2"))
-		return TILE_PLAIN;
-	return bytes >= STREAM_BYTES && (uintptr_t)dst % 64 == 0 ? TILE_AVX2_STREAM : TILE_AVX2;
+	bool stream = bytes >= STREAM_BYTES && (uintptr_t)dst % 64 == 0;
+
+	if (limit >= NDPI_PACK_AVX512 && __builtin_cpu_supports("avx512f"))
+		return stream ? TILE_AVX512_STREAM : TILE_AVX512;
+	if (limit >= NDPI_PACK_AVX2 && __builtin_cpu_supports("avx2"))
+		return stream ? TILE_AVX2_STREAM : TILE_AVX2;
+	return TILE_PLAIN;
 }
 
 static void end_path(enum tile_path path)
 {
-	if (path == TILE_AVX2_STREAM)
+	if (path == TILE_AVX2_STREAM || path == TILE_AVX512_STREAM)
 		_mm_sfence();
 }
-#else
-static void tile_avx2(ndp_bf16 *tile, const ndp_bf16 *src, size_t ld, size_t ahead)
+
+static void vector_tile(enum tile_path path, ndp_bf16 *tile, const ndp_bf16 *src, size_t ld,
+			size_t ahead)
 {
+	switch (path) {
+	case TILE_AVX2:
+		tile_avx2_plain(tile, src, ld, ahead);
+		break;
+	case TILE_AVX2_STREAM:
+		tile_avx2_stream(tile, src, ld, ahead);
+		break;
+	case TILE_AVX512:
+		tile_avx512_plain(tile, src, ld, ahead);
+		break;
+	default:
+		tile_avx512_stream(tile, src, ld, ahead);
+	}
+}
+#else
+static void vector_tile(enum tile_path path, ndp_bf16 *tile, const ndp_bf16 *src, size_t ld,
+			size_t ahead)
+{
+	(void)path;
 	(void)ahead;
 	pack_tile(tile, src, ld, TILE, TILE);
-}
-
-static void tile_avx2_stream(ndp_bf16 *tile, const ndp_bf16 *src, size_t ld, size_t ahead)
-{
-	tile_avx2(tile, src, ld, ahead);
 }
 
 static enum tile_path choose_path(const void *dst, size_t bytes)
@@ -165,10 +277,8 @@ static void put_tile(enum tile_path path, ndp_bf16 *tile, const ndp_bf16 *src, s
 {
 	if (path == TILE_PLAIN || rows < TILE || cols < TILE)
 		pack_tile(tile, src, ld, rows, cols);
-	else if (path == TILE_AVX2)
-		tile_avx2(tile, src, ld, ahead);
 	else
-		tile_avx2_stream(tile, src, ld, ahead);
+		vector_tile(path, tile, src, ld, ahead);
 }
 
 /* 32 rows from row @first on of a row-major [@have][@cols]. */

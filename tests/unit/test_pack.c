@@ -3,6 +3,7 @@
  * test_pack.c - the layout of weights, element by element against the formula
  * of docs/hardware.md, and BF16.
  */
+#include "../../libndp/device/pack-internal.h"
 #include "device_ref.h"
 
 static size_t up64(size_t n)
@@ -99,7 +100,7 @@ static void check_blocks(const struct ref_expert *e, uint32_t first, uint32_t n,
 	}
 }
 
-/* From a few bytes to what goes past the caches, at any alignment. */
+/* From a few bytes to what goes past the caches, at any alignment, in every instruction set. */
 static void several_blocks_are_the_same_as_one_by_one(void **state)
 {
 	static const struct {
@@ -114,18 +115,20 @@ static void several_blocks_are_the_same_as_one_by_one(void **state)
 	};
 
 	UNUSED_STATE;
-	for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+	for (size_t i = 0; i < 3 * sizeof(cases) / sizeof(cases[0]); i++) {
+		const size_t c = i / 3;
 		const struct ndp_expert_shape *s = &cases[c].shape;
 		struct ref_expert e = ref_expert_new(s->h_in, s->h_out, s->neurons, c + 1);
 		size_t bytes = cases[c].n * ndp_expert_block_bytes(s);
 		char *raw = aligned_alloc(64, bytes + 192), *packed = raw + cases[c].offset;
 
+		ndpi_pack_limit((enum ndpi_pack_isa)(i % 3));
 		memset(raw, 0xee, bytes + 192);
 		ndp_expert_pack_blocks(packed, s, cases[c].first, cases[c].n, e.gate, e.up, e.ld_in,
 				       e.down, e.ld_down);
 		check_blocks(&e, cases[c].first, cases[c].n, packed);
-		for (size_t i = 0; i < cases[c].offset; i++)
-			assert_int_equal((unsigned char)raw[i], 0xee);
+		for (size_t k = 0; k < cases[c].offset; k++)
+			assert_int_equal((unsigned char)raw[k], 0xee);
 		assert_int_equal((unsigned char)packed[bytes], 0xee);
 		free(raw);
 		ref_expert_free(&e);
