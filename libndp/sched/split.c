@@ -287,7 +287,8 @@ static void try_cut(const struct cutter *c, uint32_t k, uint32_t r, const uint32
 		home++;
 	if (blocks[home] < t->rules.nr_blocks)
 		home = dimms;
-	else if (r > ROW_CPU && r != FULL_CHANNELS + home % channels && r != FULL_CHANNELS + channels + home)
+	else if (r > ROW_CPU && r != FULL_CHANNELS + home % channels &&
+		 r != FULL_CHANNELS + channels + home)
 		return;
 	memcpy(without, c->load, t->full_width * sizeof(float));
 	add_cut(c, &c->cuts[k], -1, without);

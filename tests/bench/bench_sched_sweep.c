@@ -4,11 +4,11 @@
  * S.3): all hosts and models of share/, batches, charges A and B, experts (i) spread
  * or (ii) localized, and the real traces. Modelled time.
  *
- * Layers whose bound is at most 20 command overheads, of the domain where a command costs
- * most, do not count: there one too many is much. Where even whole neuron blocks cannot come within 2 % of a
- * bound that takes blocks apart (count.c proves it), the layer is judged by what blocks
- * allow, and said so. The library's own bound is never above GLPK's; GLPK is asked
- * where the library's leaves a doubt. Placement by class has no goal.
+ * Layers whose bound is at most 20 command overheads, of the domain where a command
+ * costs most, do not count: there one too many is much. Where even whole neuron blocks
+ * cannot come within 2 % of a bound that takes blocks apart (count.c proves it), the layer
+ * is judged by what blocks allow, and said so. The library's own bound is never above
+ * GLPK's; GLPK is asked where the library's leaves a doubt. Placement by class has no goal.
  *
  *   bench_sched_sweep [LAYERS]      of each configuration; run from the top of the tree
  */
