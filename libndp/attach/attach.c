@@ -153,6 +153,7 @@ static void attachment_free(struct ndp_attachment *a)
 	if (a->page)
 		munmap((void *)a->page, a->page_bytes);
 	pthread_mutex_destroy(&a->lock);
+	free(a->followed);
 	free(a);
 }
 
@@ -172,8 +173,11 @@ int ndp_placement_attach(struct ndp_attachment **out, const struct ndp_attach_op
 	pthread_mutex_init(&a->lock, NULL);
 	a->ring_fd = a->placement_fd = a->page_fd = a->socket = -1;
 	a->later = o->later;
+	a->followed = calloc(o->layers, sizeof(*a->followed));
 	a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	r = a->wake < 0 ? ndpi_fail(err, -errno, "no eventfd: %s", strerror(errno)) : 0;
+	if (r == 0 && !a->followed)
+		r = ndpi_fail(err, -ENOMEM, "out of memory");
 	if (r == 0)
 		r = make_address(a, o->socket, err);
 	if (r == 0)

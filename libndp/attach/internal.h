@@ -31,6 +31,7 @@ struct ndp_attachment {
 	size_t page_bytes;
 	int page_fd;		/* -1: none yet */
 	uint64_t epoch;
+	uint64_t *followed;	/* [layers]: generation that was followed last, plus 1 */
 
 	/* Of the thread. */
 	pthread_t thread;

@@ -18,6 +18,7 @@
 
 #include <ndp/device.h>
 #include <ndp/error.h>
+#include <ndp/moe.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -71,6 +72,15 @@ uint64_t ndp_placement_generation(const struct ndp_attachment *a);
  */
 int ndp_placement_read(const struct ndp_attachment *a, uint32_t layer, uint64_t *hot,
 		       uint32_t *dimm_masks);
+
+/*
+ * All of it for a model of the dispatcher's: posts where the tokens of the last
+ * ndp_moe_forward() on @ctx went, and when something new is published has GPU memory
+ * follow it (ndp_moe_set_hot(); the model is loaded without adapt).  To be called after each
+ * forward of @layer, from the thread of @ctx.
+ */
+int ndp_placement_follow(struct ndp_attachment *a, struct ndp_moe *moe,
+			 const struct ndp_moe_context *ctx, uint32_t layer, struct ndp_error *err);
 
 struct ndp_attach_state {
 	bool attached;
