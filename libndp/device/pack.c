@@ -26,7 +26,7 @@
 
 #define TILE 32
 #define TILE_ELEMENTS (TILE * TILE)
-/* Blocks whose part of a row of down is read in one go: 1 KiB. */
+/* Blocks whose part of a row of down is read in one go, at most: 1 KiB. */
 #define GROUP_BLOCKS 16
 /* From here on it does not pay to keep what is written in the caches. */
 #define STREAM_BYTES (1u << 20)
@@ -355,10 +355,10 @@ void ndp_expert_pack_blocks(void *dst, const struct ndp_expert_shape *s, uint32_
 {
 	size_t bytes = ndp_expert_block_bytes(s);
 	enum tile_path path = choose_path(dst, nr_blocks * bytes);
+	uint32_t groups = (nr_blocks + GROUP_BLOCKS - 1) / GROUP_BLOCKS;
 
-	for (uint32_t b = 0; b < nr_blocks; b += GROUP_BLOCKS) {
-		uint32_t n = nr_blocks - b < GROUP_BLOCKS ? nr_blocks - b : GROUP_BLOCKS;
-
+	for (uint32_t g = 0, b = 0, n; g < groups; g++, b += n) {
+		n = (nr_blocks - b) / (groups - g);
 		pack_group(path, (char *)dst + b * bytes, s, first + b, n, gate, up, ld_in, down,
 			   ld_down);
 	}
