@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_DOUBLINGS = 8 };	/* of the time that an expert rests after a move */
+
 static int refuse(struct ndp_error *err, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -110,7 +112,7 @@ size_t ndp_place_bytes(uint32_t layers, uint32_t experts, uint32_t nr_dimms)
 	    !nr_dimms || nr_dimms > NDP_MAX_DIMMS)
 		return 0;
 	return 64 + aligned(sizeof(struct ndp_placer)) +
-	       2 * aligned(cells * nr_dimms * sizeof(uint16_t)) + 3 * aligned(cells) +
+	       2 * aligned(cells * nr_dimms * sizeof(uint16_t)) + 4 * aligned(cells) +
 	       aligned(cells * sizeof(double)) + 2 * aligned(cells * sizeof(float)) +
 	       aligned(layers * sizeof(struct place_pause)) + aligned(layers * sizeof(float)) +
 	       (2 + PLACE_STEPS) * aligned(experts * sizeof(uint32_t)) +
@@ -224,6 +226,7 @@ int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shap
 	p->on_gpu = take(&at, cells);
 	p->gpu_target = take(&at, cells);
 	p->busy = take(&at, cells);
+	p->moved = take(&at, cells);
 	p->free_ns = take(&at, cells * sizeof(double));
 	p->seen = take(&at, cells * sizeof(float));
 	p->worth = take(&at, cells * sizeof(float));
@@ -544,6 +547,11 @@ int ndp_place_done(struct ndp_placer *p, uint32_t id, double now_ns, int result)
 	p->failed += result < 0;
 	p->busy[cell] = 0;
 	p->free_ns[cell] = p->now_ns + p->options.stay_ns;
+	/* Who goes back and forth between DIMMs rests longer each time. */
+	if (flight->action.kind != NDP_PLACE_PREFETCH && result >= 0) {
+		p->free_ns[cell] = p->now_ns + p->options.stay_ns * (1u << p->moved[cell]);
+		p->moved[cell] += p->moved[cell] < MOST_DOUBLINGS;
+	}
 	flight->used = false;
 	p->nr_flights--;
 	return 0;

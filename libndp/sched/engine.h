@@ -67,6 +67,7 @@ struct ndp_placer {
 	uint16_t *blocks, *target;	/* [layers][experts][nr_dimms] */
 	uint8_t *on_gpu, *gpu_target;	/* [layers][experts] */
 	uint8_t *busy;	/* [layers][experts]: part of an action on its way */
+	uint8_t *moved;	/* [layers][experts]: times between DIMMs */
 	float *seen;	/* [layers][experts]: tokens when the layer was last looked at */
 	float *worth;	/* [layers][experts]: what a step gains by those in GPU memory */
 	float *expected_ns;	/* [layers]: makespan with what was last expected; 0: not known */

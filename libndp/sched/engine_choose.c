@@ -391,11 +391,12 @@ static bool try_all(struct ndp_placer *p, uint32_t layer, const struct proposal 
 }
 
 /*
- * What the steps gain on the mean, less its standard error: plans of whole experts are
+ * What the steps gain on the mean, less some standard errors: plans of whole experts are
  * a little luckier with one placement than with another, which is no reason to move.
  * Steps that vary in opposite ways count as one.
  */
-static double sure_gain(const double before[PLACE_STEPS], const double after[PLACE_STEPS])
+static double sure_gain(const double before[PLACE_STEPS], const double after[PLACE_STEPS],
+			double errors)
 {
 	const double n = 1 + (PLACE_STEPS - 1) / 2;
 	double sum = before[0] - after[0], squares = sum * sum;
@@ -407,7 +408,22 @@ static double sure_gain(const double before[PLACE_STEPS], const double after[PLA
 		squares += gain * gain;
 	}
 	sum /= n;
-	return sum - sqrt(fmax(squares / n - sum * sum, 0) / (n - 1));
+	return sum - errors * sqrt(fmax(squares / n - sum * sum, 0) / (n - 1));
+}
+
+/*
+ * Whether spread experts are to lie in one DIMM each. That is what even_out() takes back,
+ * on other steps; so it takes more to start.
+ */
+static bool gathers(const struct ndp_placer *p, uint32_t layer, const struct proposal *batch,
+		    uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (batch[i].kind == NDP_PLACE_RELAYOUT &&
+		    !memcmp(place_row(p, p->target, layer, batch[i].expert), p->even,
+			    p->host.nr_dimms * sizeof(*p->target)))
+			return true;
+	return false;
 }
 
 /* What another layer loses with its victims in the batch. */
@@ -491,7 +507,7 @@ static uint32_t attempt(struct ndp_placer *p, uint32_t layer, const struct propo
 		least_ns = least_gain(p, cost_ns);
 		if (!try_all(p, layer, batch, count, before_ns[0] - least_ns, after_ns))
 			continue;
-		gain_ns = sure_gain(before_ns, after_ns);
+		gain_ns = sure_gain(before_ns, after_ns, gathers(p, layer, batch, count) ? 3 : 1);
 		if (gain_ns > least_ns)
 			gain_ns -= losses(p, layer, batch, count);
 		if (gain_ns <= least_ns)

@@ -235,7 +235,7 @@ static inline always_inline void known(const struct normal *layer, const struct 
 
 /* Weights of all groups: ridge regressions, solved by L D L^T. */
 static inline always_inline void solve(const struct normal *layer, const struct normal *model,
-		  float weight[GROUPS][AVERAGES])
+				       float weight[GROUPS][AVERAGES])
 {
 	quad l[AVERAGES][AVERAGES], d[AVERAGES], y[AVERAGES], inverse[AVERAGES];
 	quad trace = { 0 }, extra, least;
@@ -275,7 +275,8 @@ static inline always_inline void solve(const struct normal *layer, const struct 
 }
 
 /* Decays what was known, adds what is new, and finds the weights that follow. */
-static inline always_inline void relearn(struct ndp_predictor *p, struct layer *layer, const struct normal *fresh)
+static inline always_inline void relearn(struct ndp_predictor *p, struct layer *layer,
+					 const struct normal *fresh)
 {
 	const double share = 1.0 / p->layers, decay = (double)p->decay;
 

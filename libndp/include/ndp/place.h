@@ -15,8 +15,9 @@
  *
  *   their gain is worth their cost: the makespan that the scheduler reaches with
  *   the expected loads, and with steps that vary around them, falls by so much
- *   that, over the horizon, it exceeds their costs by a margin.  A copy costs the time that it takes from the layers it
- *   runs beside, at those prices, and never less than a part of its own time;
+ *   that, over the horizon, it exceeds their costs by a margin.  A copy costs the
+ *   time that it takes from the layers it runs beside, at those prices, and never
+ *   less than a part of its own time;
  *   they are not undoing what has just been done (stay_ns);
  *   their turn at the ports of DIMM-Link and at PCIe, which are given to one copy
  *   after another and for a share of the time only, comes soon (queue_ns);
@@ -57,7 +58,8 @@ struct ndp_place_options {
 	double pcie_share;	/* 0..1: of PCIe's time; 0: no prefetches */
 	double horizon_steps;	/* for how many steps a gain counts */
 	double hysteresis;	/* 0.5: a gain must exceed the cost by half */
-	double stay_ns;		/* an expert is not moved again before */
+	double stay_ns;		/* an expert is not moved again before; between DIMMs it stays
+				   twice as long after each move, up to 256 times */
 	double queue_ns;	/* how long an action may have to wait for its ports */
 	double least_cost;	/* 0..1: of its copies' time, what an action costs at least */
 };
