@@ -259,18 +259,35 @@ static void project(const struct call *c, struct part *p, uint32_t block,
 	}
 }
 
+static float *y_of(const struct part *p, uint32_t tile, uint32_t token)
+{
+	return p->job->y + ((size_t)p->first_token + token) * p->job->ldy +
+		(size_t)tile * NDPI_ROWS;
+}
+
 /* Outputs [tile * 32, (tile + @n) * 32) of all tokens, from [tile][token][32], to y. */
 static void store(const struct part *p, uint32_t tile, uint32_t n, const float *from)
 {
-	const struct ndp_cpu_job *job = p->job;
+	uint32_t h_out = p->job->shape.h_out;
 
-	for (uint32_t j = tile; j < tile + n && j * NDPI_ROWS < job->shape.h_out; j++) {
-		uint32_t columns = min_u(NDPI_ROWS, job->shape.h_out - j * NDPI_ROWS);
+	for (uint32_t j = tile; j < tile + n && j * NDPI_ROWS < h_out; j++) {
+		uint32_t columns = h_out - j * NDPI_ROWS;
 
-		for (uint32_t t = 0; t < p->tokens; t++, from += NDPI_ROWS)
-			memcpy(job->y + ((size_t)p->first_token + t) * job->ldy + j * NDPI_ROWS,
-			       from, columns * sizeof(float));
+		for (uint32_t t = 0; t < p->tokens; t++, from += NDPI_ROWS) {
+			if (columns >= NDPI_ROWS)
+				memcpy(y_of(p, j, t), from, NDPI_ROWS * sizeof(float));
+			else
+				memcpy(y_of(p, j, t), from, columns * sizeof(float));
+		}
 	}
+}
+
+/* Of a tile of tokens: rows of y lie far apart, and writing to them would wait for memory. */
+static void fetch_y(const struct part *p, uint32_t tile, uint32_t n, uint32_t token, uint32_t tokens)
+{
+	for (uint32_t t = token; t < token + tokens; t++)
+		for (uint32_t i = 0; i < n * NDPI_ROWS * sizeof(float); i += LINE)
+			__builtin_prefetch((const char *)y_of(p, tile, t) + i, 1, 2);
 }
 
 static const uint8_t *h_of(const struct call *c, const struct part *p, uint32_t block,
@@ -320,10 +337,11 @@ static void down_stream(const struct call *c, const struct part *p, const uint8_
 /*
  * @n tiles of outputs: of a group of blocks @step tiles at a time, which stay in the cache
  * while all tiles of tokens pass; sums stay in registers for the group.  Each tile of tokens
- * fetches its part of what comes next.
+ * fetches its part of what comes next.  @out is the first tile of outputs.
  */
-static void down_reuse(const struct call *c, const struct part *p, const uint8_t *w, uint32_t n,
-		       uint32_t step, float *y, struct ndpi_thread *thread)
+static void down_reuse(const struct call *c, const struct part *p, const uint8_t *w,
+		       uint32_t out, uint32_t n, uint32_t step, float *y,
+		       struct ndpi_thread *thread)
 {
 	for (uint32_t b = 0; b < p->nr_blocks; b += NDPI_GROUP) {
 		uint32_t blocks = min_u(p->nr_blocks - b, NDPI_GROUP);
@@ -345,6 +363,9 @@ static void down_reuse(const struct call *c, const struct part *p, const uint8_t
 
 				if (k >= n)
 					continue;
+				if (b + blocks == p->nr_blocks)
+					fetch_y(p, out + k, 1, tile_first(p, tile),
+						tile_size(p, tile));
 				ahead.first = next + NDPI_TILE_BYTES / p->tiles * tile;
 				c->kernels->multiply(at, p->block_bytes, blocks,
 						     h_of(c, p, b, tile), tile_size(p, tile),
@@ -371,7 +392,7 @@ static void down(const struct call *c, struct part *p, uint32_t task, struct ndp
 		if (p->tiles == 1 && p->tokens <= STREAM_TOKENS)
 			down_stream(c, p, at, n, y, y + (size_t)p->tokens * n * NDPI_ROWS, thread);
 		else
-			down_reuse(c, p, at, n, p->tiles > 1 ? 2 : 1, y, thread);
+			down_reuse(c, p, at, tile, n, p->tiles > 1 ? 2 : 1, y, thread);
 		store(p, tile, n, y);
 	}
 }
