@@ -250,9 +250,12 @@ static bool lies_evenly(const struct ndp_layer *layer)
 
 	if (host->nr_dimms % host->nr_channels)
 		return false;
-	for (size_t k = 0; k < (size_t)layer->shape->experts * host->nr_dimms; k++)
-		if (layer->blocks[k] != layer->blocks[0])
-			return false;
+	/* Where experts without tokens lie does not matter. */
+	for (uint32_t e = 0; e < layer->shape->experts; e++)
+		for (uint32_t d = 0; layer->tokens[e] && d < host->nr_dimms; d++)
+			if (layer->blocks[(size_t)e * host->nr_dimms + d] * host->nr_dimms !=
+			    ndp_shape_blocks(layer->shape))
+				return false;
 	return true;
 }
 
