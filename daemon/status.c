@@ -36,9 +36,10 @@ static json_t *dimm(uint32_t number, const struct ndp_dimm_info *i)
 		[NDP_DIMM_FAILED] = "failed",
 	};
 
-	return json_pack("{s:i, s:s, s:I, s:I, s:i, s:o, s:o}", "dimm", (int)number, "state",
+	return json_pack("{s:i, s:s, s:I, s:I, s:i, s:i, s:o, s:o}", "dimm", (int)number, "state",
 			 state[i->state], "memory_bytes", (json_int_t)i->mem_bytes, "free_bytes",
-			 (json_int_t)i->free_bytes, "resets", (int)i->resets, "compute",
+			 (json_int_t)i->free_bytes, "resets", (int)i->resets, "inflight",
+			 (int)i->inflight, "compute",
 			 dimm_counters(&i->compute), "link", dimm_counters(&i->link));
 }
 

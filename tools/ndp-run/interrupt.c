@@ -67,7 +67,8 @@ static void on_grace_over(int sig)
 {
 	(void)sig;
 	write_json("EINTR", "interrupted");
-	write_all(STDERR_FILENO, "ndp-run: interrupted; what was still under way is left to the "
+	write_all(STDERR_FILENO, program_invocation_short_name);
+	write_all(STDERR_FILENO, ": interrupted; what was still under way is left to the "
 				 "kernel\n");
 	_exit(128 + arrived);
 }
@@ -76,7 +77,8 @@ static void on_lost_memory(int sig)
 {
 	(void)sig;
 	write_json("ENODEV", lost_message);
-	write_all(STDERR_FILENO, "ndp-run: ");
+	write_all(STDERR_FILENO, program_invocation_short_name);
+	write_all(STDERR_FILENO, ": ");
 	write_all(STDERR_FILENO, lost_message);
 	write_all(STDERR_FILENO, "\n");
 	_exit(lost_status);

@@ -18,4 +18,7 @@
  */
 int lock_take(const char *path, bool quiet, struct ndp_error *err);
 
+/* The same without waiting: -EBUSY when another process holds it. */
+int lock_try(const char *path, struct ndp_error *err);
+
 #endif
