@@ -283,7 +283,8 @@ static void store(const struct part *p, uint32_t tile, uint32_t n, const float *
 }
 
 /* Of a tile of tokens: rows of y lie far apart, and writing to them would wait for memory. */
-static void fetch_y(const struct part *p, uint32_t tile, uint32_t n, uint32_t token, uint32_t tokens)
+static void fetch_y(const struct part *p, uint32_t tile, uint32_t n, uint32_t token,
+		    uint32_t tokens)
 {
 	for (uint32_t t = token; t < token + tokens; t++)
 		for (uint32_t i = 0; i < n * NDPI_ROWS * sizeof(float); i += LINE)
