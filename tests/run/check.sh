@@ -3,7 +3,8 @@
 #
 # ndp-run --check on the in-process device: every placement, at rest and with experts moving, on
 # other numbers of DIMMs, and on a model whose shapes fit no tile; and on every mix of DIMMs, CPU and
-# GPU (an OpenCL device; one that is the CPU will do), under every policy: the text stays the same.
+# GPU (an OpenCL device; one that is the CPU will do), under every policy, and from a GGUF file: the
+# text stays the same.
 # shellcheck disable=SC2317 # t calls the functions
 set -u
 # shellcheck source=tests/run/tap.sh
@@ -140,6 +141,16 @@ EOF
 else
 	echo "# no GPU: $(cat "$work/no-gpu")"
 fi
+
+# ---- GGUF
+
+gguf=$work/tiny.gguf
+gguf_check() {
+	ends 0 "$ndp_run" --model "$gguf" --check "$tiny/reference.json" "$@" && says out "check: passed"
+}
+t "tiny-moe as a GGUF file is made" tests/models/gguf.py "$tiny" "$gguf"
+t "tiny-moe, GGUF, ndp" gguf_check --device "$four" --placement striped
+t "tiny-moe, GGUF, cpu and ndp" gguf_check --device "$four" --domains cpu,ndp
 
 # ---- shapes
 

@@ -75,4 +75,16 @@ t "an expert without its gate" refused "lacks '$w1'" rename $w1 $w1.old
 t "a tensor that nobody wants" refused "'model.layers.0.shared_expert.w1.weight'" \
 	add model.layers.0.shared_expert.w1.weight
 
+# gguf_refused TEXT CHANGE: a GGUF file with this change
+gguf_refused() {
+	tests/models/gguf.py "$tiny" "$work/tiny.gguf" "$2" &&
+		ends 3 "$ndp_run" --model "$work/tiny.gguf" --device "$device" --prompt x &&
+		one_line_on_stderr && says err "tiny.gguf" "$1"
+}
+t "GGUF: no queries" gguf_refused "'blk.2.attn_q.weight' is missing" -blk.2.attn_q.weight
+t "GGUF: a layer without its router" gguf_refused "ffn_gate_inp" -blk.1.ffn_gate_inp.weight
+t "GGUF: rotation that is scaled" gguf_refused "'llama.rope.scaling.factor' is unknown" \
+	+llama.rope.scaling.factor
+t "GGUF: another architecture" gguf_refused "'general.architecture' is 'gptneox'" =gptneox
+
 done_testing

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* What the command's 16-bit width of x and y leaves. */
 #define MAX_HIDDEN 65472
@@ -156,7 +157,28 @@ static int read_numbers(const struct reader *rd, struct model_config *c)
 	return read_positive(rd, "rope_theta", &c->rope_theta);
 }
 
-/* How the numbers go together. */
+int config_check_shape(const struct model_config *c, const char *path, struct ndp_error *err)
+{
+	if (c->head_dim % 2)
+		return fail(err, -EINVAL,
+			    "%s: heads of %u elements cannot be rotated in pairs", path,
+			    c->head_dim);
+	if ((uint64_t)c->heads * c->head_dim > 1 << 20)
+		return fail(err, -EINVAL, "%s: %u heads of %u elements are too many", path,
+			    c->heads, c->head_dim);
+	if (c->heads % c->kv_heads)
+		return fail(err, -EINVAL,
+			    "%s: 'num_attention_heads' (head_count) %u is no multiple of "
+			    "'num_key_value_heads' (head_count_kv) %u", path, c->heads,
+			    c->kv_heads);
+	if (c->experts_per_token > c->experts)
+		return fail(err, -EINVAL,
+			    "%s: 'num_experts_per_tok' (expert_used_count) %u is more than "
+			    "'num_local_experts' (expert_count) %u", path, c->experts_per_token,
+			    c->experts);
+	return 0;
+}
+
 static int check_shape(const struct reader *rd, struct model_config *c)
 {
 	const json_t *head_dim = json_object_get(rd->root, "head_dim");
@@ -173,22 +195,7 @@ static int check_shape(const struct reader *rd, struct model_config *c)
 	} else {
 		c->head_dim = c->hidden / c->heads;
 	}
-	if (c->head_dim % 2)
-		return fail(rd->err, -EINVAL,
-			    "%s: heads of %u elements cannot be rotated in pairs", rd->path,
-			    c->head_dim);
-	if ((uint64_t)c->heads * c->head_dim > 1 << 20)
-		return fail(rd->err, -EINVAL, "%s: %u heads of %u elements are too many", rd->path,
-			    c->heads, c->head_dim);
-	if (c->heads % c->kv_heads)
-		return fail(rd->err, -EINVAL,
-			    "%s: 'num_attention_heads' %u is no multiple of 'num_key_value_heads' "
-			    "%u", rd->path, c->heads, c->kv_heads);
-	if (c->experts_per_token > c->experts)
-		return fail(rd->err, -EINVAL,
-			    "%s: 'num_experts_per_tok' %u is more than 'num_local_experts' %u",
-			    rd->path, c->experts_per_token, c->experts);
-	return 0;
+	return config_check_shape(c, rd->path, rd->err);
 }
 
 static int check_features(const struct reader *rd, struct model_config *c)
@@ -243,11 +250,14 @@ static int read_config(const struct reader *rd, struct model_config *c)
 
 int config_load(struct model_config *c, const char *dir, struct ndp_error *err)
 {
+	struct stat st;
 	struct reader rd = { .err = err };
 	json_error_t jerr;
 	char *path;
 	int r;
 
+	if (stat(dir, &st) == 0 && S_ISREG(st.st_mode))
+		return config_load_gguf(c, dir, err);
 	if (asprintf(&path, "%s/config.json", dir) < 0)
 		return fail(err, -ENOMEM, "%s: out of memory", dir);
 	memset(c, 0, sizeof(*c));

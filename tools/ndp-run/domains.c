@@ -137,9 +137,10 @@ int domains_open_gpu(struct domains *d, const struct options *o,
 	if (o->gpu_experts == 0) {
 		d->mask &= ~(1u << NDP_DOMAIN_GPU);
 		d->gpu_unused = true;
-		return d->mask ? 0 : fail(err, -EINVAL, "--gpu-experts 0 leaves the GPU unused, "
-					  "and --domains names nothing else that computes: add cpu or "
-					  "ndp");
+		if (d->mask)
+			return 0;
+		return fail(err, -EINVAL, "--gpu-experts 0 leaves the GPU unused, and --domains "
+			    "names nothing else that computes: add cpu or ndp");
 	}
 	if (o->gpu_experts == OPTIONS_GPU_ALL)
 		r = default_budget(o, one * info->moe_layers * info->router.experts, &bytes, err);

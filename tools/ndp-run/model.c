@@ -2,8 +2,9 @@
 /*
  * model.c - see model.h.
  *
- * Names of tensors: Hugging Face transformers, MixtralForCausalLM; all as Linear
- * layers keep them, [outputs][inputs].  A tensor that the configuration wants and the
+ * Names of tensors: Hugging Face transformers, MixtralForCausalLM, or GGUF's
+ * (gguf-py/gguf/constants.py of llama.cpp); all as Linear layers keep them,
+ * [outputs][inputs].  A tensor that the configuration wants and the
  * files lack is refused by name, and so is one that the files have and nobody wants:
  * it would be left out of the result.  Those of a layer's experts are the library's,
  * which does the same.
@@ -15,7 +16,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,28 +32,37 @@ struct loader {
 	size_t nr_used;
 };
 
-static int find(struct loader *ld, const struct ndp_tensor **t, uint64_t rows, uint64_t cols,
-		const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* What a tensor is called, in safetensors and in GGUF; layers' without what precedes them. */
+struct spelling {
+	const char *hf;
+	const char *gguf;
+};
 
-/* A BF16 tensor [rows][cols], or [cols] when @rows is 0. */
+/*
+ * A tensor [rows][cols], or [cols] when @rows is 0; @layer below zero: of no layer.
+ * Safetensors are BF16; GGUF files have many dtypes, and norms in FP32.
+ */
 static int find(struct loader *ld, const struct ndp_tensor **t, uint64_t rows, uint64_t cols,
-		const char *fmt, ...)
+		int layer, const struct spelling *s)
 {
+	const bool gguf = ld->m->config.gguf;
 	const uint64_t dims[2] = { rows ? rows : cols, cols };
 	char name[160];
-	va_list ap;
 	int r;
 
-	va_start(ap, fmt);
-	vsnprintf(name, sizeof(name), fmt, ap);
-	va_end(ap);
+	if (layer < 0)
+		snprintf(name, sizeof(name), "%s.weight", gguf ? s->gguf : s->hf);
+	else
+		snprintf(name, sizeof(name),
+			 gguf ? "blk.%d.%s.weight" : "model.layers.%d.%s.weight", layer,
+			 gguf ? s->gguf : s->hf);
 	r = ndp_tensors_require(ld->tensors, name, rows ? 2 : 1, dims, t, ld->err);
 	if (r < 0)
 		return r;
-	if ((*t)->dtype != NDP_DTYPE_BF16)
-		return fail(ld->err, -EINVAL,
-			    "%s: tensor '%s' has dtype %s, this program runs BF16", (*t)->file,
-			    name, ndp_dtype_name((*t)->dtype));
+	if (gguf ? !ndp_dtype_readable((*t)->dtype) : (*t)->dtype != NDP_DTYPE_BF16)
+		return fail(ld->err, -EINVAL, "%s: tensor '%s' has dtype %s, this program runs %s",
+			    (*t)->file, name, ndp_dtype_name((*t)->dtype),
+			    gguf ? "F32, F16, BF16, Q8_0, Q4_0 and MXFP4" : "BF16");
 	ld->used[ld->nr_used++] = *t;
 	return 0;
 }
@@ -80,12 +89,13 @@ static int load_shared(struct loader *ld)
 	const struct ndp_tensor *t;
 	int r;
 
-	r = find(ld, &t, c->vocab, c->hidden, "model.embed_tokens.weight");
+	r = find(ld, &t, c->vocab, c->hidden, -1,
+		 &(struct spelling){ "model.embed_tokens", "token_embd" });
 	if (r == 0)
 		r = widen(ld, t, &m->embedding);
 	if (r < 0)
 		return r;
-	r = find(ld, &t, 0, c->hidden, "model.norm.weight");
+	r = find(ld, &t, 0, c->hidden, -1, &(struct spelling){ "model.norm", "output_norm" });
 	if (r == 0)
 		r = widen(ld, t, &m->final_norm);
 	if (r < 0)
@@ -94,8 +104,29 @@ static int load_shared(struct loader *ld)
 		m->output = m->embedding;
 		return 0;
 	}
-	r = find(ld, &t, c->vocab, c->hidden, "lm_head.weight");
+	r = find(ld, &t, c->vocab, c->hidden, -1, &(struct spelling){ "lm_head", "output" });
 	return r < 0 ? r : widen(ld, t, &m->output);
+}
+
+/*
+ * llama.cpp rotates neighbours, Hugging Face's weights are for halves of a head: the
+ * rows of q and k lie in a GGUF file as one of each half in turn.
+ */
+static int unfold_heads(struct loader *ld, float *w, uint32_t heads)
+{
+	const struct model_config *c = &ld->m->config;
+	const size_t row = c->hidden, half = c->head_dim / 2, head = 2 * half * row;
+	float *old = malloc(head * sizeof(*old));
+
+	if (!old)
+		return fail(ld->err, -ENOMEM, "out of memory for a head");
+	for (uint32_t h = 0; h < heads; h++, w += head) {
+		memcpy(old, w, head * sizeof(*old));
+		for (size_t i = 0; i < 2 * half; i++)
+			memcpy(w + (i % 2 * half + i / 2) * row, old + i * row, row * sizeof(*w));
+	}
+	free(old);
+	return 0;
 }
 
 static int load_layer(struct loader *ld, uint32_t l)
@@ -105,27 +136,29 @@ static int load_layer(struct loader *ld, uint32_t l)
 	uint32_t q_rows = c->heads * c->head_dim;
 	uint32_t kv_rows = c->kv_heads * c->head_dim;
 	const struct {
-		const char *name;
+		struct spelling name;
 		uint32_t rows;
 		uint32_t cols;
+		uint32_t heads;	/* that are folded */
 		float **dst;
 	} tensors[] = {
-		{ "input_layernorm", 0, c->hidden, &layer->input_norm },
-		{ "self_attn.q_proj", q_rows, c->hidden, &layer->q },
-		{ "self_attn.k_proj", kv_rows, c->hidden, &layer->k },
-		{ "self_attn.v_proj", kv_rows, c->hidden, &layer->v },
-		{ "self_attn.o_proj", c->hidden, q_rows, &layer->o },
-		{ "post_attention_layernorm", 0, c->hidden, &layer->post_norm },
+		{ { "input_layernorm", "attn_norm" }, 0, c->hidden, 0, &layer->input_norm },
+		{ { "self_attn.q_proj", "attn_q" }, q_rows, c->hidden, c->heads, &layer->q },
+		{ { "self_attn.k_proj", "attn_k" }, kv_rows, c->hidden, c->kv_heads, &layer->k },
+		{ { "self_attn.v_proj", "attn_v" }, kv_rows, c->hidden, 0, &layer->v },
+		{ { "self_attn.o_proj", "attn_output" }, c->hidden, q_rows, 0, &layer->o },
+		{ { "post_attention_layernorm", "ffn_norm" }, 0, c->hidden, 0, &layer->post_norm },
 	};
 
 	for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
 		const struct ndp_tensor *t;
 		int r;
 
-		r = find(ld, &t, tensors[i].rows, tensors[i].cols, "model.layers.%u.%s.weight", l,
-			 tensors[i].name);
+		r = find(ld, &t, tensors[i].rows, tensors[i].cols, (int)l, &tensors[i].name);
 		if (r == 0)
 			r = widen(ld, t, tensors[i].dst);
+		if (r == 0 && c->gguf && tensors[i].heads)
+			r = unfold_heads(ld, *tensors[i].dst, tensors[i].heads);
 		if (r < 0)
 			return r;
 	}
@@ -150,6 +183,10 @@ static bool redundant(const struct model_config *c, const char *name)
 	unsigned int layer;
 	int end = 0;
 
+	/* The library knows which of a layer's ffn_ tensors there are: experts, router. */
+	if (c->gguf)
+		return sscanf(name, "blk.%5u.ffn_%n", &layer, &end) == 1 && end > 0 &&
+		       layer < c->layers && strcmp(name + end, "norm.weight");
 	if (sscanf(name, "model.layers.%5u.block_sparse_moe.%n", &layer, &end) == 1 && end > 0)
 		return layer < c->layers;
 	return (dot && !strcmp(dot, ".inv_freq")) || (c->tied && !strcmp(name, "lm_head.weight"));
@@ -168,7 +205,7 @@ static int refuse_unused(struct loader *ld)
 		    !redundant(&ld->m->config, t->name))
 			r = fail(ld->err, -EINVAL,
 				 "%s: tensor '%.100s' has no place in the Mixtral "
-				 "that config.json describes",
+				 "that its configuration describes",
 				 t->file, t->name);
 	}
 	return r;

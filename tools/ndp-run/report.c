@@ -259,8 +259,8 @@ void report_text(FILE *f, const struct run *run)
 	fputc('\n', f);
 	print_machine(f, run);
 	fprintf(f, "%u experts in %u layers; %" PRIu64 " bytes in DIMMs, %" PRIu64
-		" in host memory", info->moe_layers * info->router.experts, info->moe_layers, run->memory.dimm_bytes,
-		run->memory.host_bytes);
+		" in host memory", info->moe_layers * info->router.experts, info->moe_layers,
+		run->memory.dimm_bytes, run->memory.host_bytes);
 	if (run->domains.gpu)
 		fprintf(f, ", copies of %u experts (%" PRIu64 " bytes) in GPU memory",
 			run->memory.gpu_experts, run->memory.gpu_bytes);
@@ -280,8 +280,4 @@ void report_text(FILE *f, const struct run *run)
 			"after another; %" PRIu64 " given up for lack of room\n",
 			run->migration.moves, run->migration.bytes,
 			us(run->migration.modelled_ns), run->migration.no_room);
-	if (run->options->daemon)
-		fprintf(f, "ndpd: %s; %" PRIu64 " loads posted, %" PRIu64 " dropped; experts moved "
-			"%" PRIu64 " times\n", run->daemon.attached ? "attached" : "gone",
-			run->daemon.posts, run->daemon.dropped, run->moves);
 }
