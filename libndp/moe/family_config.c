@@ -20,6 +20,9 @@
 #include <ndp/device.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#define MAX_CONFIG_BYTES 10000000
 
 struct reader {
 	const char *path;
@@ -530,8 +533,11 @@ int ndpi_config_json(struct model_config *c, const char *path, struct ndp_error 
 	const struct family *family = NULL;
 	const char *type;
 	json_error_t jerr;
+	struct stat st;
 	int r;
 
+	if (stat(path, &st) == 0 && (!S_ISREG(st.st_mode) || st.st_size > MAX_CONFIG_BYTES))
+		return bad(&rd, "wanted a file of at most %d bytes", MAX_CONFIG_BYTES);
 	rd.root = json_load_file(path, JSON_REJECT_DUPLICATES, &jerr);
 	if (!rd.root)
 		return ndpi_fail(err, json_error_code(&jerr) == json_error_cannot_open_file ?

@@ -92,8 +92,16 @@ static const char *new_dir(void)
 	"\"moe_intermediate_size\":64,\"num_experts\":2,\"norm_topk_prob\":true}"
 #define QWEN2 "{\"model_type\":\"qwen2_moe\"," SIZES "\"moe_intermediate_size\":64," \
 	"\"shared_expert_intermediate_size\":64,\"num_experts\":2}"
-#define GPT_OSS "{\"model_type\":\"gpt_oss\"," SIZES "\"intermediate_size\":64," \
-	"\"num_local_experts\":2,\"swiglu_limit\":7.0}"
+/* The published fields, without and with the quantisation. */
+#define GPT_OSS_FIELDS "{\"model_type\":\"gpt_oss\"," SIZES "\"intermediate_size\":64," \
+	"\"num_local_experts\":2,\"experts_per_token\":2,\"swiglu_limit\":7.0," \
+	"\"architectures\":[\"GptOssForCausalLM\"],\"attention_bias\":true," \
+	"\"hidden_act\":\"silu\",\"initial_context_length\":4096,\"layer_types\":" \
+	"[\"sliding_attention\"],\"output_router_logits\":false,\"router_aux_loss_coef\":0.9," \
+	"\"sliding_window\":128"
+#define GPT_OSS GPT_OSS_FIELDS "}"
+#define GPT_OSS_MXFP4 GPT_OSS_FIELDS ",\"quantization_config\":{\"modules_to_not_convert\":" \
+	"[\"model.layers.*.mlp.router\"],\"quant_method\":\"mxfp4\"}}"
 #define DEEPSEEK "{\"model_type\":\"deepseek_v3\"," SIZES "\"moe_intermediate_size\":64," \
 	"\"n_routed_experts\":2,\"n_shared_experts\":1,\"routed_scaling_factor\":2.5," \
 	"\"n_group\":1,\"topk_group\":1,\"first_k_dense_replace\":0}"
@@ -765,10 +773,10 @@ static void gpt_oss_as_published(void **state)
 	       "model.layers.0.mlp.experts.down_proj_blocks");
 	mb_add(&b, "U8", 3, E, H, N / 32, 0, down_scales,
 	       "model.layers.0.mlp.experts.down_proj_scales");
-	mb_safetensors(&b, new_dir(), GPT_OSS, 1);
+	mb_safetensors(&b, new_dir(), GPT_OSS_MXFP4, 1);
 	check_gpt_oss(dir, g, u, d);
 	mb_drop(&b, "model.layers.0.mlp.experts.down_proj_scales");
-	mb_safetensors(&b, dir, GPT_OSS, 1);
+	mb_safetensors(&b, dir, GPT_OSS_MXFP4, 1);
 	REFUSED(dir, -ENOENT, "'model.layers.0.mlp.experts.down_proj_scales'");
 	mb_free(&b);
 }

@@ -309,6 +309,8 @@ static void what_cannot_be_is_refused_by_field(void **state)
 	snprintf(path, sizeof(path), "%s/config.json", dir);
 	assert_int_equal(unlink(path), 0);
 	refused(-ENOENT, "config.json");
+	assert_int_equal(mkfifo(path, 0600), 0);
+	refused(-EINVAL, "config.json");
 	mb_free(&b);
 }
 
