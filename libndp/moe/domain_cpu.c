@@ -134,8 +134,8 @@ static int cpu_submit(struct ndpi_domain *d, struct ndpi_batch *b, struct ndp_er
 		return 0;
 	r = ndp_cpu_ffn(d->cpu, d->jobs, d->nr_jobs, b->poll, b->poll_arg);
 	if (r < 0)
-		return ndpi_fail(err, r, "layer %u: %u experts on the CPU: %s", b->layer, d->nr_jobs,
-				 strerror(-r));
+		return ndpi_fail(err, r, "layer %u: %u experts on the CPU: %s", b->layer,
+				 d->nr_jobs, strerror(-r));
 	return 0;
 }
 

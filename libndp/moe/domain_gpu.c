@@ -57,9 +57,9 @@ static int gpu_open(struct ndpi_domain **out, const struct ndpi_limits *limits,
 		r = ndpi_fail(err, -ENOMEM, "out of memory for %u experts", info->router.experts);
 	else
 		r = ndp_gpu_queue_create(&d->queue, limits->moe->options.gpu, limits->tokens,
-					 limits->y_rows,
-					 larger((uint32_t)limits->ldx,
-						larger(info->routed.h_out, info->hidden)), err);
+					 limits->y_rows, larger((uint32_t)limits->ldx,
+								 larger(info->routed.h_out,
+									info->hidden)), err);
 	if (r == 0)
 		return 0;
 	gpu_close(d);
@@ -170,8 +170,8 @@ static int gpu_complete(struct ndpi_domain *d, struct ndpi_batch *b, bool wait,
 	r = ndp_gpu_wait(d->queue, NULL);
 	d->busy = false;
 	if (r < 0)
-		return ndpi_fail(err, r, "layer %u: %u experts on the GPU: %s", b->layer, d->nr_jobs,
-				 strerror(-r));
+		return ndpi_fail(err, r, "layer %u: %u experts on the GPU: %s", b->layer,
+				 d->nr_jobs, strerror(-r));
 	return 1;
 }
 

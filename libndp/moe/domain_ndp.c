@@ -317,7 +317,8 @@ static const char *what_to_do(int code)
 	switch (code) {
 	case -ENODEV:
 	case -ENXIO:
-		return "a DIMM that held a part of it is gone; start again with those that are left";
+		return "a DIMM that held a part of it is gone; start again with those that are "
+			"left";
 	case -ETIMEDOUT:
 	case -ECANCELED:
 		return "the DIMM hung and was reset; start again, and see the kernel's log";

@@ -244,8 +244,8 @@ static int run_all(struct ndp_moe_context *ctx, struct ndp_error *err)
 		return r;
 	left = ndpi_run_domains(ctx->run);
 	if (!left)
-		return ndpi_fail(err, -ENODEV, "layer %u: the GPU is lost, and nothing else computes "
-				 "here: load the model with CPU workers or a device, too",
+		return ndpi_fail(err, -ENODEV, "layer %u: the GPU is lost, and nothing else "
+				 "computes here: load the model with CPU workers or a device, too",
 				 ctx->batch.layer);
 	ndpi_reassign_parts(ctx, NDP_DOMAIN_GPU, ndpi_preferred_domain(left));
 	return run_parts(ctx, err);
@@ -336,8 +336,8 @@ static int check(const struct ndp_moe_context *ctx, const struct call *c, struct
 		return ndpi_fail(err, -EINVAL, "%u experts for each token wanted, the model has %u",
 				 c->k, moe->info.router.experts);
 	if (c->tokens > 1 && (c->ldx < hidden || c->ld_out < hidden))
-		return ndpi_fail(err, -EINVAL, "rows of x are %zu elements apart, of out %zu: a row "
-				 "has %u", c->ldx, c->ld_out, hidden);
+		return ndpi_fail(err, -EINVAL, "rows of x are %zu elements apart, of out %zu: a "
+				 "row has %u", c->ldx, c->ld_out, hidden);
 	if (c->tokens > 1 && c->x == c->out && c->ldx != c->ld_out)
 		return ndpi_fail(err, -EINVAL, "x and out are the same, but their rows are %zu and "
 				 "%zu elements apart", c->ldx, c->ld_out);

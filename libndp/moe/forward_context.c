@@ -110,11 +110,11 @@ int ndp_moe_context_create(struct ndp_moe_context **out, struct ndp_moe *moe, ui
 
 	*out = NULL;
 	if (max_tokens < 1 || max_tokens > MAX_TOKENS)
-		return ndpi_fail(err, -EINVAL, "a context for %u tokens: wanted 1 to %d", max_tokens,
-				 MAX_TOKENS);
+		return ndpi_fail(err, -EINVAL, "a context for %u tokens: wanted 1 to %d",
+				 max_tokens, MAX_TOKENS);
 	if ((uint64_t)max_tokens * info->router.top_k > UINT32_MAX)
-		return ndpi_fail(err, -EINVAL, "a context for %u tokens with %u experts each: wanted "
-				 "fewer than 2^32 in all", max_tokens, info->router.top_k);
+		return ndpi_fail(err, -EINVAL, "a context for %u tokens with %u experts each: "
+				 "wanted fewer than 2^32 in all", max_tokens, info->router.top_k);
 	ctx = calloc(1, sizeof(*ctx));
 	if (!ctx)
 		return ndpi_fail(err, -ENOMEM, "out of memory");

@@ -196,7 +196,8 @@ static int describe_host(const struct ndp_moe *moe, struct ndpi_run *run, struct
 	if (moe->options.device) {
 		r = ndp_device_info(moe->options.device, &dev);
 		if (r < 0)
-			return ndpi_fail(err, r, "the NDP device does not answer: %s", strerror(-r));
+			return ndpi_fail(err, r, "the NDP device does not answer: %s",
+					 strerror(-r));
 		host->nr_dimms = dev.dimm_mask ? 32 - (uint32_t)__builtin_clz(dev.dimm_mask) : 1;
 	}
 	if (host->nr_dimms < 1 || host->nr_dimms > NDP_MAX_DIMMS)
@@ -269,6 +270,12 @@ static int check_rates(const struct ndp_moe *moe, struct ndpi_run *run, struct n
 	const uint32_t experts = moe->info.router.experts;
 	const struct ndp_rate *rate[NDP_DOMAINS] = { &run->host.gpu, &run->host.cpu,
 						     &run->host.dimm };
+	struct ndp_layer layer = {
+		.host = &run->host,
+		.shape = &run->shape,
+		.charges = moe->options.charges,
+		.blocks = run->layers[first_moe_layer(moe)].blocks,
+	};
 	uint32_t able = 0;
 	uint32_t *none;
 	char buf[32];
@@ -279,10 +286,8 @@ static int check_rates(const struct ndp_moe *moe, struct ndpi_run *run, struct n
 	none = calloc(experts, sizeof(*none));
 	if (!none)
 		return ndpi_fail(err, -ENOMEM, "out of memory for %u experts", experts);
-	r = ndp_layer_check(&(struct ndp_layer){ .host = &run->host, .shape = &run->shape,
-						 .charges = moe->options.charges, .tokens = none,
-						 .blocks = run->layers[first_moe_layer(moe)].blocks },
-			    err);
+	layer.tokens = none;
+	r = ndp_layer_check(&layer, err);
 	free(none);
 	if (r < 0)
 		return r;
@@ -290,7 +295,8 @@ static int check_rates(const struct ndp_moe *moe, struct ndpi_run *run, struct n
 		if (run->domains & 1u << d && rate[d]->gflops > 0)
 			able |= 1u << d;
 	if (!(able & run->policy_domains) && !moe->options.deterministic)
-		return ndpi_fail(err, -EINVAL, "options.host gives no rate to any of %s that policy "
+		return ndpi_fail(err, -EINVAL, "options.host gives no rate to any of %s that "
+				 "policy "
 				 "%s uses: it describes another machine", names(run->domains, buf),
 				 ndp_policy_name(moe->options.policy));
 	return 0;

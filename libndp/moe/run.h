@@ -29,7 +29,7 @@ struct ndpi_run_layer {
 struct ndpi_hot;
 
 struct ndpi_run {
-	struct ndp_host host;		/* with the rates of the domains that compute, and no other */
+	struct ndp_host host;		/* with the rates of the domains that compute only */
 	struct ndp_shape shape;
 	uint32_t nr_dimms;
 	uint32_t domains;		/* that compute */

@@ -188,8 +188,8 @@ static int allocate(struct ndp_moe *moe, struct ndpi_hot *hot, struct ndp_error 
 	const size_t bytes = ndp_predict_bytes(layers, experts);
 
 	if (!bytes)
-		return ndpi_fail(err, -ENOTSUP, "prediction for %u layers of %u experts is more than "
-				 "is done: load the model without adapt", layers, experts);
+		return ndpi_fail(err, -ENOTSUP, "prediction for %u layers of %u experts is more "
+				 "than is done: load the model without adapt", layers, experts);
 	hot->mem = malloc(bytes);
 	hot->slots = calloc(layers, sizeof(*hot->slots));
 	hot->steps = calloc(layers, sizeof(*hot->steps));

@@ -10,6 +10,7 @@
 #include "run.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -215,9 +216,9 @@ static void add_loads(struct ndp_moe_report *report, const struct ndp_plan *plan
 	double dimm = 0;
 
 	for (uint32_t d = 0; d < NDP_MAX_DIMMS; d++)
-		dimm = l->dimm_ns[d] > dimm ? l->dimm_ns[d] : dimm;
+		dimm = fmax(dimm, l->dimm_ns[d]);
 	report->modelled_ns += plan->makespan_ns;
-	report->domain[NDP_DOMAIN_GPU].modelled_ns += l->gpu_ns > l->pcie_ns ? l->gpu_ns : l->pcie_ns;
+	report->domain[NDP_DOMAIN_GPU].modelled_ns += fmax(l->gpu_ns, l->pcie_ns);
 	report->domain[NDP_DOMAIN_CPU].modelled_ns += l->cpu_ns;
 	report->domain[NDP_DOMAIN_NDP].modelled_ns += dimm;
 }
@@ -276,19 +277,22 @@ static int schedule(struct ndp_moe_context *ctx, const struct ndpi_run_layer *l,
 	} else {
 		r = ndp_schedule(&layer, o->policy, ctx->plan_work, &ctx->plan);
 		if (r < 0)
-			return ndpi_fail(err, r, "layer %u: policy %s finds no domain that can compute "
-					 "all experts: %s", ctx->batch.layer,
+			return ndpi_fail(err, r, "layer %u: policy %s finds no domain that can "
+					 "compute all experts: %s", ctx->batch.layer,
 					 ndp_policy_name(o->policy), strerror(-r));
 	}
 	add_loads(ctx->batch.report, &ctx->plan);
 	return 0;
 }
 
-static int refuse_lost(const struct ndp_moe_context *ctx, const char *which, uint32_t e,
-		       struct ndp_error *err)
+static int refuse_lost(const struct ndp_moe_context *ctx, uint32_t id, struct ndp_error *err)
 {
-	return ndpi_fail(err, -ENODEV, "layer %u %s %u: a DIMM that held a part of it is gone; start "
-			 "again with those that are left", ctx->batch.layer, which, e);
+	const struct ndpi_part p = { .id = id };
+	char name[32];
+
+	return ndpi_fail(err, -ENODEV, "layer %u %s: a DIMM that held a part of it is gone; "
+			 "start again with those that are left", ctx->batch.layer,
+			 ndpi_part_name(&p, name));
 }
 
 static int make_parts(struct ndp_moe_context *ctx, const struct ndpi_run_layer *l,
@@ -310,7 +314,7 @@ static int make_parts(struct ndp_moe_context *ctx, const struct ndpi_run_layer *
 		if (!ctx->tokens[e])
 			continue;
 		if (l->lost[e])
-			return refuse_lost(ctx, "expert", e, err);
+			return refuse_lost(ctx, e, err);
 		if (plan->domain[e] == NDP_DOMAIN_SPLIT)
 			piece = split_expert(&w, e, piece, end, &r);
 		else
@@ -318,7 +322,7 @@ static int make_parts(struct ndp_moe_context *ctx, const struct ndpi_run_layer *
 	}
 	ctx->first_part[experts] = b->nr_parts;
 	if (r == 0 && b->shared && l->lost[experts])
-		return refuse_lost(ctx, "shared expert", 0, err);
+		return refuse_lost(ctx, NDP_EXPERT_SHARED, err);
 	if (r == 0 && b->shared)
 		r = add_part(&w, experts, ndpi_preferred_domain(domains),
 			     (struct span){ 0, ndp_expert_blocks(&ctx->moe->info.shared) }, pairs,
@@ -334,8 +338,8 @@ int ndpi_make_parts(struct ndp_moe_context *ctx, struct ndp_error *err)
 	int r;
 
 	if (!domains)
-		return ndpi_fail(err, -ENODEV, "the GPU is lost, and nothing else computes here: load "
-				 "the model with CPU workers or a device, too");
+		return ndpi_fail(err, -ENODEV, "the GPU is lost, and nothing else computes here: "
+				 "load the model with CPU workers or a device, too");
 	pthread_rwlock_rdlock(&l->lock);
 	r = schedule(ctx, l, domains, err);
 	if (r == 0)

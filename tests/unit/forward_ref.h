@@ -53,8 +53,8 @@ static inline void fm_place(struct fm *m, struct ndpi_expert *x, const struct re
 		struct ndp_placement p;
 		struct ndp_error err;
 
-		if (ndp_placement_policy(&p, m->moe.placement[0] ? m->moe.placement : "local", index,
-					 blocks, ref_mask(m->moe.options.device), &err))
+		if (ndp_placement_policy(&p, m->moe.placement[0] ? m->moe.placement : "local",
+					 index, blocks, ref_mask(m->moe.options.device), &err))
 			fail_msg("%s", err.message);
 		x->weights = ref_place_expert(m->moe.options.device, e, &p);
 		x->blocks = ndp_weights_map(x->weights);
@@ -92,7 +92,8 @@ static inline void fm_make_layer(struct fm *m, uint32_t l, uint64_t *seed)
 					      ref_next(seed));
 		fm_place(m, layer->shared, &m->shared[l], s->experts);
 	}
-	layer->router = fm_floats((size_t)s->experts * s->hidden, 3 / sqrtf((float)s->hidden), seed);
+	layer->router = fm_floats((size_t)s->experts * s->hidden, 3 / sqrtf((float)s->hidden),
+				  seed);
 	if (s->router_bias)
 		layer->router_bias = fm_floats(s->experts, 0.5f, seed);
 	if (s->selection)
@@ -318,7 +319,8 @@ static inline void fm_reference(const struct fm *m, uint32_t layer, const float 
 
 /* What the last call of @ctx gave for @x; columns behind the last must still be NaN. */
 static inline void fm_check(const struct fm *m, const struct ndp_moe_context *ctx, uint32_t layer,
-			    const float *x, size_t ldx, uint32_t tokens, const float *got, size_t ld)
+			    const float *x, size_t ldx, uint32_t tokens, const float *got,
+			    size_t ld)
 {
 	const uint32_t k = m->spec.top_k, h = m->spec.hidden;
 	double want[h], tolerance[h], weights[k];

@@ -144,7 +144,8 @@ static void pieces(void **state)
 static void scattered_experts(void **state)
 {
 	struct ndp_moe_options o = options_of(NDPI_CPU | NDPI_NDP, NDP_POLICY_SPLIT);
-	static const struct fm_spec one = { .hidden = 64, .neurons = 640, .experts = 2, .top_k = 1 };
+	static const struct fm_spec one = { .hidden = 64, .neurons = 640, .experts = 2,
+					   .top_k = 1 };
 	struct ndp_placement p = { .nr_ranges = 20 };
 	struct ndp_moe_context *ctx;
 	struct ndp_moe_report r;
@@ -177,7 +178,8 @@ static void scattered_experts(void **state)
 /* ---- families ------------------------------------------------------------------------ */
 
 static const struct fm_spec families[] = {
-	{ .hidden = 100, .neurons = 36, .experts = 8, .top_k = 2, .router = { .renormalize = true } },
+	{ .hidden = 100, .neurons = 36, .experts = 8, .top_k = 2,
+	 .router = { .renormalize = true } },
 	/* DeepSeek-V2 */
 	{ .hidden = 64, .neurons = 64, .experts = 12, .top_k = 3, .shared_neurons = 70,
 	  .router = { .groups = 4, .keep_groups = 2, .group_score = NDP_GROUP_MAX, .scale = 16 } },
@@ -288,7 +290,8 @@ static void without_tokens(void **state)
 {
 	static const struct fm_spec four = { .hidden = 100, .neurons = 36, .experts = 4, .top_k = 1,
 					     .router = { .renormalize = true } };
-	static const struct fm_spec alone = { .hidden = 100, .neurons = 36, .experts = 1, .top_k = 1,
+	static const struct fm_spec alone = { .hidden = 100, .neurons = 36, .experts = 1,
+					     .top_k = 1,
 					      .router = { .renormalize = true } };
 	static const uint32_t ids[3] = { 0, 0, 0 };
 	static const float weights[3] = { 1, 1, 1 };
@@ -370,7 +373,8 @@ static void odd_shape_by_hand(void **state)
 		m = fm_make(&s, &o);
 		e = &m->moe.layers[0].experts[0];
 		ndp_placement_spread(&p, 2, 3);
-		assert_int_equal(ndp_expert_create(&w, dev, &m->moe.info.routed, &p, 0, 0, &err), 0);
+		assert_int_equal(ndp_expert_create(&w, dev, &m->moe.info.routed, &p, 0, 0, &err),
+				 0);
 		assert_int_equal(ndp_expert_load(w, in, in, 100, down, 36), 0);
 		assert_int_equal(ndp_weights_seal(w), 0);
 		ndp_weights_free(e->weights);
@@ -454,7 +458,8 @@ static void in_place_and_routed(void **state)
 		memcpy(y, x, tokens * 96 * sizeof(*y));
 		if (k > 8) {
 			assert_int_equal(ndp_moe_forward_routed(ctx, 0, 0, y, 96, tokens, k, ids,
-								weights, y, 96, NULL, &err), -EINVAL);
+								weights, y, 96, NULL, &err),
+					 -EINVAL);
 			assert_non_null(strstr(err.message, "the model has 8"));
 		} else {
 			assert_int_equal(ndp_moe_forward_routed(ctx, 0, 0, y, 96, tokens, k, ids,
@@ -620,12 +625,14 @@ static void bad_calls(void **state)
 	assert_int_equal(ndp_moe_forward(ctx, 1, 0, x, 31, 4, out, 32, NULL, &err), -EINVAL);
 	assert_int_equal(ndp_moe_forward(ctx, 1, 0, x, 32, 2, x, 64, NULL, &err), -EINVAL);
 	assert_non_null(strstr(err.message, "are the same"));
-	assert_int_equal(ndp_moe_forward_routed(ctx, 1, 0, x, 32, 2, 1, ids, x, out, 32, NULL, &err),
+	assert_int_equal(ndp_moe_forward_routed(ctx, 1, 0, x, 32, 2, 1, ids, x, out, 32, NULL,
+						&err),
 			 -EINVAL);
 	assert_non_null(strstr(err.message, "token 1: expert 2"));
 	assert_int_equal(ndp_moe_forward_routed(ctx, 1, 0, x, 32, 2, 1, NULL, x, out, 32, NULL,
 						&err), -EINVAL);
-	assert_int_equal(ndp_moe_forward_routed(ctx, 1, 0, x, 32, 2, 0, ids, x, out, 32, NULL, &err),
+	assert_int_equal(ndp_moe_forward_routed(ctx, 1, 0, x, 32, 2, 0, ids, x, out, 32, NULL,
+						&err),
 			 -EINVAL);
 	/* And it still works. */
 	fm_run(m, ctx, 1, 4, 1, NULL);

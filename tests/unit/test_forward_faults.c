@@ -221,7 +221,7 @@ static void lost_gpu_and_nothing_else(void **state)
 	fm_free(m);
 }
 
-/* ---- DIMMs ------------------------------------------------------------------------------------ */
+/* ---- DIMMs ------------------------------------------------------------------------ */
 
 /* Commands are numbered by expert; the shared one (given to the DIMMs here) is the last. */
 static void failed_commands(void **state)

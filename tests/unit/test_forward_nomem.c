@@ -125,7 +125,8 @@ static void steady_state(void **state)
 		struct ndp_moe_report r;
 		struct ndp_error err;
 
-		assert_int_equal(ndp_moe_forward(ctx, 1, 0, x, 96, 2 * MOST, out, 96, NULL, &err), 0);
+		assert_int_equal(ndp_moe_forward(ctx, 1, 0, x, 96, 2 * MOST, out, 96, NULL, &err),
+				 0);
 		assert_int_equal(ndp_moe_forward(ctx, 1, 0, x, 96, 1, out, 96, NULL, &err), 0);
 		allocations = 0;
 		counting = true;

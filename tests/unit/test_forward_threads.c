@@ -244,8 +244,8 @@ static void deterministic(void **state)
 					x = fm_x(m, TOKENS, h, 1);
 				for (int again = 0; again < 2; again++) {
 					memset(out, 0xff, TOKENS * h * sizeof(*out));
-					assert_int_equal(ndp_moe_forward(ctx, 0, 0, x, h, TOKENS, out,
-									 h, &r, &err), 0);
+					assert_int_equal(ndp_moe_forward(ctx, 0, 0, x, h, TOKENS,
+									 out, h, &r, &err), 0);
 					fm_check(m, ctx, 0, x, h, TOKENS, out, h);
 					assert_true(!dimms == !r.domain[NDP_DOMAIN_NDP].tokens);
 					assert_true(r.domain[NDP_DOMAIN_CPU].tokens > 0);

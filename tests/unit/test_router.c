@@ -90,7 +90,8 @@ static void groups_with_negative_scores(void **state)
 	static const float bias[] = { -2, -2, -1, -1, -3, -3, -1.2f, -1.2f };
 	const struct ndp_router r = {
 		.experts = 8, .top_k = 2, .scoring = NDP_SCORE_SIGMOID, .groups = 4,
-		.keep_groups = 2, .group_score = NDP_GROUP_TOP2_SUM, .renormalize = true, .scale = 1,
+		.keep_groups = 2, .group_score = NDP_GROUP_TOP2_SUM, .renormalize = true,
+		.scale = 1,
 	};
 	float logits[8], w[2];
 	uint32_t ids[2];
@@ -206,7 +207,8 @@ static void every_rule(void **state)
 			};
 			float *logits = calloc(3 * n, sizeof(*logits)), *bias = calloc(n, 4);
 			float *w = calloc(3 * k, sizeof(*w));
-			uint32_t *ids = calloc(3 * k, sizeof(*ids)), *want = calloc(k, sizeof(*want));
+			uint32_t *ids = calloc(3 * k, sizeof(*ids));
+			uint32_t *want = calloc(k, sizeof(*want));
 			double *want_w = calloc(k, sizeof(*want_w));
 
 			/* A bias for groups' sums that no rounding can turn into equals. */
@@ -276,7 +278,8 @@ static void large_logits(void **state)
 
 	/* Scores near 1 keep what distinguishes them from bias that dwarfs them. */
 	r.scale = 1;
-	route(&r, (const float[]){ 0, 0, -20, -21 }, (const float[]){ 0, 0, 1e6f, 1e6f }, 1, ids, w);
+	route(&r, (const float[]){ 0, 0, -20, -21 }, (const float[]){ 0, 0, 1e6f, 1e6f }, 1, ids,
+	      w);
 	assert_int_equal(ids[0], 2);
 	assert_float_equal(w[0], 0.731059f, 1e-5f);
 	r.experts = 6;

@@ -81,10 +81,12 @@ static int parse(int argc, char **argv, struct options *o)
 						      4096);
 			break;
 		case 'j':
-			o->nr_threads = bench_numbers("--threads", optarg, o->threads, MAX_LISTED, 1,
-						      1024);
+			o->nr_threads = bench_numbers("--threads", optarg, o->threads, MAX_LISTED,
+						      1, 1024);
 			break;
-		case 'r': o->rounds = (unsigned int)bench_number("--rounds", optarg, 1, 1000); break;
+		case 'r':
+			o->rounds = (unsigned int)bench_number("--rounds", optarg, 1, 1000);
+			break;
 		case 'x': o->mixes = true; break;
 		case 'b': o->bars = true; break;
 		case 'h': bench_help(usage);

@@ -109,7 +109,8 @@ static void add_block(struct work *w, const struct layer_experts *e, uint32_t ex
 		}
 }
 
-static void add_expert(struct work *w, const struct layer_experts *e, uint32_t expert, double weight)
+static void add_expert(struct work *w, const struct layer_experts *e, uint32_t expert,
+		       double weight)
 {
 	const uint32_t h = e->info.hidden;
 
@@ -156,7 +157,8 @@ static void weigh(const struct layer_experts *e, const float *x, const uint32_t 
 	}
 	for (uint32_t i = 0; i < r->experts && r->groups < 2; i++)
 		if (choice[i] > least + 1e-5)
-			bench_die("the router left out expert %u, which is better than those it chose",
+			bench_die("the router left out expert %u, which is better than those it "
+				  "chose",
 				  i);
 	for (uint32_t j = 0; j < r->top_k; j++)
 		weights[j] = (r->renormalize ? weights[j] / sum : weights[j]) * r->scale;

@@ -227,7 +227,8 @@ void layer_trace_read(struct layer_trace *t, const char *path)
 	}
 	gzclose(f);
 	if (!n || n % ((uint64_t)t->steps * t->layers))
-		bench_die("%s has %llu selections for %u steps of %u layers: not equally many for each",
+		bench_die("%s has %llu selections for %u steps of %u layers: not equally many "
+			  "for each",
 			  path, (unsigned long long)n, t->steps, t->layers);
 	t->k = (uint32_t)(n / ((uint64_t)t->steps * t->layers));
 	t->ids = must(calloc(n, sizeof(*t->ids)));

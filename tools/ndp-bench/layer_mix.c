@@ -157,7 +157,8 @@ static void judge(struct mixing *m, const char *no_gpu)
 {
 	const double different = different_bits(m->model, m->e);
 
-	bench_note(m->rep, "deterministic, CPU only, twice on 1, 1, 2 and 4 threads: %.0f values differ",
+	bench_note(m->rep, "deterministic, CPU only, twice on 1, 1, 2 and 4 threads: %.0f values "
+		   "differ",
 		   different);
 	bench_bar(m->rep, "D.4", "different-bits-deterministic", different, BENCH_AT_MOST, 0);
 	bench_bar(m->rep, "D.4", "error-in-bounds-every-mix", m->worst, BENCH_AT_MOST, 1);
@@ -198,9 +199,11 @@ void layer_mix(struct bench_report *rep, const struct ndp_model *model, bool bar
 		bench_note(rep, "no GPU: %s", err.message);
 	} else {
 		ndp_gpu_info(m.gpu, &gpu);
-		bench_note(rep, "GPU: %s%s", gpu.name, gpu.is_cpu ? ", which is this host's CPU" : "");
+		bench_note(rep, "GPU: %s%s", gpu.name, gpu.is_cpu ? ", which is this host's CPU" :
+			   "");
 	}
-	bench_table(rep, "mixes", "Mixes of domains, results against FP64 (bounds: see the manual); a "
+	bench_table(rep, "mixes", "Mixes of domains, results against FP64 (bounds: see the "
+		    "manual); a "
 		    "pair is one token in one expert, or in a piece of it", columns,
 		    sizeof(columns) / sizeof(columns[0]));
 	for (uint32_t domains = 1; domains < 8; domains++)

@@ -178,8 +178,8 @@ static void check_routing(const struct layer_input *in, const uint32_t *ids)
 			for (uint32_t i = 0; i < in->k; i++)
 				found |= in->ids[t * in->k + i] == ids[t * in->k + j];
 			if (!found)
-				bench_die("token %u went to expert %u, which is none of those of the "
-					  "trace", t, ids[t * in->k + j]);
+				bench_die("token %u went to expert %u, which is none of those of "
+					  "the trace", t, ids[t * in->k + j]);
 		}
 }
 
@@ -257,8 +257,8 @@ static void measure(struct measuring *m, uint32_t batch)
 	bool busy;
 
 	for (uint32_t i = 0; i < SETS; i++)
-		layer_input_make(&sets[i], m->e, m->trace, i * m->trace->layers / SETS, i * 31, batch,
-				 i + 1);
+		layer_input_make(&sets[i], m->e, m->trace, i * m->trace->layers / SETS, i * 31,
+				 batch, i + 1);
 	p.ctx = layer_context(m->moe, batch);
 	p.out = must(aligned_alloc(64, (size_t)batch * m->e->info.hidden * sizeof(*p.out) + 64 -
 				   (size_t)batch * m->e->info.hidden * sizeof(*p.out) % 64));
@@ -283,8 +283,7 @@ static void measure(struct measuring *m, uint32_t batch)
 		BENCH_NUM(bench_median(c[0].ns, s.rounds) / 1e3),
 		BENCH_NUM(bench_median(c[1].ns, s.rounds) / 1e3),
 		BENCH_NUM(limit_us(&f.sets[0], m->gbps, m->gflops)), BENCH_NUM(ratio.median),
-		BENCH_NUM(cpu.median),
-		BENCH_NUM((double)p.route_ns / (double)p.calls / 1e3),
+		BENCH_NUM(cpu.median), BENCH_NUM((double)p.route_ns / (double)p.calls / 1e3),
 		BENCH_NUM((double)p.schedule_ns / (double)p.calls / 1e3),
 		BENCH_NUM((double)p.reduce_ns / (double)p.calls / 1e3), BENCH_NUM(error),
 		BENCH_NUM(s.rounds), BENCH_NUM(s.dirty),
@@ -322,10 +321,12 @@ void layer_time(struct bench_report *rep, const struct ndp_model *model,
 	struct layer_experts e;
 
 	layer_experts_make(&e, model);
-	bench_note(rep, "%s: %u experts of %u x %u, top-%u, shared: %u neurons; routing of recorded "
+	bench_note(rep, "%s: %u experts of %u x %u, top-%u, shared: %u neurons; routing of "
+		   "recorded "
 		   "tokens; the CPU only", e.info.family, e.info.router.experts, e.info.hidden,
 		   e.info.routed.neurons, e.info.router.top_k, e.info.shared.neurons);
-	bench_table(rep, "layer", "A layer against its expert FFNs one by one, medians of interleaved "
+	bench_table(rep, "layer", "A layer against its expert FFNs one by one, medians of "
+		    "interleaved "
 		    "rounds; the limit: weights read once and multiplied at the machine's best",
 		    columns, sizeof(columns) / sizeof(columns[0]));
 	for (unsigned int t = 0; t < nr_threads; t++) {
