@@ -47,6 +47,9 @@ OPT       ?= -O2 -g
 PREFIX    ?= /usr/local
 LIBDIR    ?= $(PREFIX)/lib
 UDEVDIR   ?= /lib/udev
+UNITDIR   ?= /lib/systemd/system
+SYSUSERSDIR ?= /usr/lib/sysusers.d
+SYSCONFDIR ?= /etc
 VERSION   := 0.1.0
 NDP_CFLAGS   := -std=gnu11 $(OPT) -Wall -Wextra -Werror -fPIC -MMD -MP
 NDP_CPPFLAGS := -D_GNU_SOURCE -Ilibndp/include
@@ -301,21 +304,42 @@ bench-daemon: $(HOST_PARTS)	## measure the placement daemon and its tools: bars 
 
 # ---- installing -------------------------------------------------------------------------------
 
-.PHONY: install
-install: $(LIB_SO) $(LIB_A) $(addprefix $(BUILD)/install/,$(TOOLS))	## install library, headers, tools, man pages, udev rule (PREFIX, DESTDIR)
-	$(Q)install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include/ndp \
-		$(PREFIX)/share/man/man1 $(PREFIX)/share/man/man3 $(PREFIX)/share/moendp/hosts \
-		$(PREFIX)/share/moendp/models $(UDEVDIR)/rules.d)
-	$(Q)install -m 755 $(addprefix $(BUILD)/install/,$(TOOLS)) $(DESTDIR)$(PREFIX)/bin
+.PHONY: install install-parts deb
+# What runs as a service is in sbin; completions of bash exist for some tools.
+DAEMONS := ndpd
+COMPLETIONS := $(wildcard share/completions/*)
+install-parts: $(LIB_SO) $(LIB_A) $(addprefix $(BUILD)/install/,$(TOOLS))
+install: install-parts	## install library, headers, tools, ndpd, man pages, udev rule (PREFIX, DESTDIR)
+	$(Q)install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/sbin $(LIBDIR)/pkgconfig \
+		$(PREFIX)/include/ndp $(foreach s,1 3 5 8,$(PREFIX)/share/man/man$s) \
+		$(PREFIX)/share/moendp/hosts $(PREFIX)/share/moendp/models $(UDEVDIR)/rules.d \
+		$(UNITDIR) $(SYSUSERSDIR) $(SYSCONFDIR)/ndp)
+	$(Q)install -m 755 $(addprefix $(BUILD)/install/,$(filter-out $(DAEMONS),$(TOOLS))) \
+		$(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 755 $(addprefix $(BUILD)/install/,$(DAEMONS)) $(DESTDIR)$(PREFIX)/sbin
 	$(Q)install -m 644 $(LIB_SO) $(LIB_A) $(DESTDIR)$(LIBDIR)
 	$(Q)ln -sf libndp.so.0 $(DESTDIR)$(LIBDIR)/libndp.so
 	$(Q)install -m 644 libndp/include/ndp/*.h $(DESTDIR)$(PREFIX)/include/ndp
 	$(Q)sed -e 's|@prefix@|$(PREFIX)|' -e 's|@libdir@|$(LIBDIR)|' -e 's|@version@|$(VERSION)|' \
+		-e 's|@libs@|$(LIB_LIBS)|' \
 		libndp/libndp.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/libndp.pc
 	$(Q)for d in hosts models; do install -m 644 share/$$d/*.json \
 		$(DESTDIR)$(PREFIX)/share/moendp/$$d; done
 	$(Q)install -m 644 kmod/*.rules $(DESTDIR)$(UDEVDIR)/rules.d
-	$(Q)for s in 1 3; do install -m 644 docs/man/*.$$s $(DESTDIR)$(PREFIX)/share/man/man$$s; done
+	$(Q)for s in 1 3 5 8; do install -m 644 docs/man/*.$$s $(DESTDIR)$(PREFIX)/share/man/man$$s; done
+	$(Q)sed -e 's|/usr/sbin/|$(PREFIX)/sbin/|' share/ndpd/ndpd.service >$(DESTDIR)$(UNITDIR)/ndpd.service
+	$(Q)for c in moendp ndpd; do install -m 644 share/ndpd/$$c.sysusers \
+		$(DESTDIR)$(SYSUSERSDIR)/$$c.conf; done
+	$(Q)[ -e $(DESTDIR)$(SYSCONFDIR)/ndp/ndpd.conf ] || \
+		install -m 644 share/ndpd/ndpd.conf $(DESTDIR)$(SYSCONFDIR)/ndp
+ifneq ($(COMPLETIONS),)
+	$(Q)install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	$(Q)install -m 644 $(COMPLETIONS) $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+endif
+
+deb:	## build Debian packages into build/deb (installs what is missing)
+	$(Q)tools/build/setup.sh packages.txt packages-deb.txt
+	$(Q)tools/build/deb.sh
 
 .PHONY: clean distclean
 clean:	## remove build/ (the cache stays)

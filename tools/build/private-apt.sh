@@ -26,6 +26,8 @@ usage: private-apt.sh update
        private-apt.sh source PKG VERSION_GLOB SUITE DESTDIR
            unpack PKG's newest source package whose version matches into
            DESTDIR (which must not exist yet), print its version
+       private-apt.sh sources SUITE...
+           print lines of sources.list(5) for these suites
 SUITE: bookworm, bookworm-updates, bookworm-security, bookworm-backports, trixie
 USAGE
 	exit 2
@@ -232,6 +234,13 @@ source:4)
 		die "cannot unpack $FETCHED"
 	mv "$4.part" "$4"
 	echo "$VERSION"
+	;;
+sources:[1-9])
+	for suite; do
+		kind=main
+		[ "${suite%-security}" = "$suite" ] || kind=security
+		echo "deb [signed-by=$KEYRING] $(site_of $kind) $suite main"
+	done
 	;;
 *)
 	usage

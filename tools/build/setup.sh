@@ -4,12 +4,15 @@
 # Installs the Debian packages that the build and the tests need and that are missing, from the
 # machine's own configured mirror. Does nothing, quickly, when all are there. Never adds a source
 # and never removes a package. Works as root, or through sudo.
+#
+#   setup.sh [LIST...]     lists of this folder; default: packages.txt packages-qemu.txt
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "$0")")
 die() { echo "setup: $*" >&2; exit 1; }
 
-mapfile -t wanted < <(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$here"/packages*.txt | sort -u)
+[ $# -gt 0 ] || set -- packages.txt packages-qemu.txt
+mapfile -t wanted < <(cd "$here" && sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$@" | sort -u)
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 	die "this is not a Debian system (no apt-get). Install by hand what provides: ${wanted[*]}"
