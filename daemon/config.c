@@ -54,7 +54,7 @@ static const struct key keys[] = {
 
 static void defaults(struct config *c)
 {
-	const struct ndp_host none = { 0 };
+	const struct ndp_host none = { .nr_dimms = 1 };
 	struct ndp_steward_options o;
 
 	ndp_steward_defaults(&o, &none);
