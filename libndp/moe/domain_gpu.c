@@ -44,6 +44,8 @@ static int gpu_open(struct ndpi_domain **out, const struct ndpi_limits *limits,
 		    struct ndp_error *err)
 {
 	const struct ndp_model_info *info = &limits->moe->info;
+	const uint32_t max_h = larger((uint32_t)limits->ldx, larger(info->routed.h_out,
+								    info->hidden));
 	struct ndpi_domain *d = calloc(1, sizeof(*d));
 	int r;
 
@@ -57,9 +59,7 @@ static int gpu_open(struct ndpi_domain **out, const struct ndpi_limits *limits,
 		r = ndpi_fail(err, -ENOMEM, "out of memory for %u experts", info->router.experts);
 	else
 		r = ndp_gpu_queue_create(&d->queue, limits->moe->options.gpu, limits->tokens,
-					 limits->y_rows, larger((uint32_t)limits->ldx,
-								 larger(info->routed.h_out,
-									info->hidden)), err);
+					 limits->y_rows, max_h, err);
 	if (r == 0)
 		return 0;
 	gpu_close(d);

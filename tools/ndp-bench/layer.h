@@ -19,6 +19,7 @@ struct layer_experts {
 	struct ndp_model_info info;
 	uint32_t layer;
 	void **blocks;		/* [experts], then the shared one, if there is one */
+	float *down_bias;	/* [experts][hidden]; NULL: none */
 	float *router;		/* [experts][hidden] */
 	float *router_bias;	/* NULL: none */
 	float *selection;

@@ -153,6 +153,12 @@ void layer_experts_make(struct layer_experts *e, const struct ndp_model *m)
 		e->blocks[i] = p;
 	}
 	free(work);
+	if (e->info.expert_bias)
+		e->down_bias = must(malloc((size_t)experts * e->info.hidden * sizeof(float)));
+	for (uint32_t i = 0; e->down_bias && i < experts; i++)
+		if (ndp_model_down_bias(m, e->layer, i, e->down_bias + (size_t)i * e->info.hidden,
+					&err) < 0)
+			bench_die("%s", err.message);
 	e->router = must(malloc((size_t)experts * e->info.hidden * sizeof(float)));
 	if (e->info.router_bias)
 		e->router_bias = must(malloc(experts * sizeof(float)));
@@ -170,6 +176,7 @@ void layer_experts_free(struct layer_experts *e)
 	for (uint32_t i = 0; i < all_experts(e); i++)
 		ndp_host_free(e->blocks[i], expert_bytes(e, i));
 	free(e->blocks);
+	free(e->down_bias);
 	free(e->router);
 	free(e->router_bias);
 	free(e->selection);

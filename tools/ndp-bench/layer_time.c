@@ -321,6 +321,8 @@ void layer_time(struct bench_report *rep, const struct ndp_model *model,
 	struct layer_experts e;
 
 	layer_experts_make(&e, model);
+	if (e.info.expert_bias)
+		bench_die("FFNs alone of models whose experts have biases are not measured");
 	bench_note(rep, "%s: %u experts of %u x %u, top-%u, shared: %u neurons; routing of "
 		   "recorded "
 		   "tokens; the CPU only", e.info.family, e.info.router.experts, e.info.hidden,
