@@ -80,6 +80,8 @@ prompt_too_long() {
 }
 
 t "a model that is not there" broken "config.json" --model "$work/none" --prompt x
+t "a safetensors file in place of its folder" broken "no GGUF file" --prompt x \
+	--model "$tiny/model.safetensors"
 t "a reference that is not there" broken "$work/none" --model "$tiny" --check "$work/none"
 t "a prompt file that is not there" usage "$work/none" --model "$tiny" --prompt-file "$work/none"
 t "more positions than the model has" prompt_too_long

@@ -267,7 +267,7 @@ int config_load(struct model_config *c, const char *dir, struct ndp_error *err)
 	if (!rd.root && json_error_code(&jerr) == json_error_cannot_open_file)
 		r = fail(err, errno ? -errno : -ENOENT,
 			 "%s: cannot be opened (%s); --model wants a folder in the layout of "
-			 "Hugging Face", path, strerror(errno ? errno : ENOENT));
+			 "Hugging Face, or a GGUF file", path, strerror(errno ? errno : ENOENT));
 	else if (!rd.root)
 		r = fail(err, -EINVAL, "%s: %.200s (line %d)", path, jerr.text, jerr.line);
 	else

@@ -189,7 +189,11 @@ int config_load_gguf(struct model_config *c, const char *path, struct ndp_error 
 	memset(c, 0, sizeof(*c));
 	c->gguf = true;
 	rd.ts = ts;
-	r = read_header(&rd, c);
+	if (strcmp(ndp_tensors_format(ts), "gguf"))
+		r = fail(err, -EINVAL, "%s: is no GGUF file; --model wants the folder that has it "
+			 "and config.json", path);
+	else
+		r = read_header(&rd, c);
 	ndp_tensors_close(ts);
 	return r < 0 ? r : config_check_shape(c, path, err);
 }
