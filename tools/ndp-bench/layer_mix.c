@@ -202,9 +202,9 @@ void layer_mix(struct bench_report *rep, const struct ndp_model *model, bool bar
 		bench_note(rep, "GPU: %s%s", gpu.name, gpu.is_cpu ? ", which is this host's CPU" :
 			   "");
 	}
-	bench_table(rep, "mixes", "Mixes of domains, results against FP64 (bounds: see the "
-		    "manual); a "
-		    "pair is one token in one expert, or in a piece of it", columns,
+	bench_table(rep, "mixes", "Mixes of domains, results against FP64: the largest error in "
+		    "units of what FP32 sums and BF16 rounding allow; a pair is one token in one "
+		    "expert, or in a piece of it", columns,
 		    sizeof(columns) / sizeof(columns[0]));
 	for (uint32_t domains = 1; domains < 8; domains++)
 		for (int policy = 0; policy < NDP_POLICIES; policy++)
