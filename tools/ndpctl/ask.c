@@ -31,12 +31,13 @@ static int explain_connect(int code, struct ndp_error *err)
 		return fail(err, code, "%s: no ndpd listens there: start it, for example by "
 			    "\"systemctl start ndpd\"", roots.socket);
 	case -ECONNREFUSED:
-		return fail(err, code, "%s: the ndpd that made this socket is gone: start it again, "
-			    "for example by \"systemctl restart ndpd\"", roots.socket);
+		return fail(err, code, "%s: the ndpd that made this socket is gone: start it "
+			    "again, for example by \"systemctl restart ndpd\"", roots.socket);
 	case -EACCES:
 		if (!file_owner(owner, sizeof(owner), roots.socket))
-			return fail(err, code, "%s: permission denied: a folder on the way may not be "
-				    "searched; join the group ndp, or become root", roots.socket);
+			return fail(err, code, "%s: permission denied: a folder on the way may "
+				    "not be searched; join the group ndp, or become root",
+				    roots.socket);
 		return fail(err, code, "%s: permission denied; it belongs to %s: join that group "
 			    "(usermod -aG GROUP USER as root, then log in again)", roots.socket,
 			    owner);

@@ -90,7 +90,8 @@ static void check_functions(struct doctor *d, bool module)
 	dir = opendir(path);
 	if (!dir) {
 		doctor_say(d, CHECK_PROBLEM, "pci", "use a machine with NDP DIMMs, or the devices "
-			   "soft:... that need none", "this machine has no PCI bus (%s is not there)",
+			   "soft:... that need none", "this machine has no PCI bus (%s is not "
+			   "there)",
 			   path);
 		return;
 	}
@@ -99,23 +100,24 @@ static void check_functions(struct doctor *d, bool module)
 			count_function(&f, e->d_name);
 	closedir(dir);
 	if (!f.all) {
-		doctor_say(d, CHECK_PROBLEM, "pci", "plug one in; a virtual machine gets one by -device "
-			   "ndp-dimm; the devices soft:... need none",
+		doctor_say(d, CHECK_PROBLEM, "pci", "plug one in; a virtual machine gets one by "
+			   "-device ndp-dimm; the devices soft:... need none",
 			   "there is no PCI function of an NDP DIMM (1b36:4e44)");
 		return;
 	}
 	if (f.unbound && module) {
 		snprintf(advice, sizeof(advice), "see dmesg; try again by echo %s > "
 			 "/sys/bus/pci/drivers/moendp/bind as root", f.first_unbound);
-		doctor_say(d, CHECK_PROBLEM, "pci", advice, "%u of %u PCI functions of NDP DIMMs have "
-			   "no driver, the first is %s", f.unbound, f.all, f.first_unbound);
+		doctor_say(d, CHECK_PROBLEM, "pci", advice, "%u of %u PCI functions of NDP DIMMs "
+			   "have no driver, the first is %s", f.unbound, f.all, f.first_unbound);
 	}
 	if (f.elsewhere)
 		doctor_say(d, CHECK_PROBLEM, "pci", "unbind it there, and bind it to moendp",
 			   "the PCI function %s of an NDP DIMM is bound to the driver %s",
 			   f.first_elsewhere, f.other);
 	if (f.bound == f.all || (!module && !f.elsewhere))
-		doctor_say(d, CHECK_OK, "pci", "", "%u PCI function%s of NDP DIMMs, %u bound to moendp",
+		doctor_say(d, CHECK_OK, "pci", "", "%u PCI function%s of NDP DIMMs, %u bound to "
+			   "moendp",
 			   f.all, f.all == 1 ? "" : "s", f.bound);
 }
 
@@ -148,8 +150,9 @@ static void check_group(struct doctor *d)
 	bool member = false;
 
 	if (!group) {
-		doctor_say(d, CHECK_NOTE, "group", "install ndp-tools, or run systemd-sysusers with its "
-			   "ndpd.conf", "there is no group ndp, to which device nodes are given");
+		doctor_say(d, CHECK_NOTE, "group", "install ndp-tools, or run systemd-sysusers "
+			   "with its ndpd.conf", "there is no group ndp, to which device nodes "
+		"are given");
 		return;
 	}
 	for (int i = 0; i < n; i++)
@@ -160,7 +163,8 @@ static void check_group(struct doctor *d)
 	else if (member)
 		doctor_say(d, CHECK_OK, "group", "", "you are in the group ndp");
 	else
-		doctor_say(d, CHECK_NOTE, "group", "usermod -aG ndp USER as root, then log in again",
+		doctor_say(d, CHECK_NOTE, "group", "usermod -aG ndp USER as root, then log in "
+			   "again",
 			   "you are not in the group ndp");
 }
 
@@ -178,7 +182,8 @@ static void check_dimms(struct doctor *d, const char *path, struct ndp_device *d
 
 		if (ndp_dimm_info(dev, k, &i) < 0)
 			continue;
-		snprintf(advice, sizeof(advice), "ndpctl reset %sd%u as root, or replace it; see dmesg",
+		snprintf(advice, sizeof(advice), "ndpctl reset %sd%u as root, or replace it; see "
+			 "dmesg",
 			 path, k);
 		if (i.state != NDP_DIMM_READY)
 			doctor_say(d, CHECK_PROBLEM, "dimm", advice, "DIMM %u of %s is %s", k, path,
@@ -189,8 +194,8 @@ static void check_dimms(struct doctor *d, const char *path, struct ndp_device *d
 			doctor_say(d, CHECK_NOTE, "dimm", "see dmesg: it may be about to fail",
 				   "DIMM %u of %s was reset %u times", k, path, i.resets);
 		if (i.compute.errors + i.link.errors)
-			doctor_say(d, CHECK_NOTE, "dimm", "", "DIMM %u of %s has refused or failed %llu "
-				   "commands", k, path,
+			doctor_say(d, CHECK_NOTE, "dimm", "", "DIMM %u of %s has refused or "
+				   "failed %llu commands", k, path,
 				   (unsigned long long)(i.compute.errors + i.link.errors));
 		if (i.state == NDP_DIMM_READY)
 			peers &= i.link_peers | 1u << k;
@@ -199,21 +204,23 @@ static void check_dimms(struct doctor *d, const char *path, struct ndp_device *d
 	doctor_say(d, ready ? CHECK_OK : CHECK_PROBLEM, "dimm", "", "%s: %d of %d DIMMs are ready",
 		   path, __builtin_popcount(ready), __builtin_popcount(info.dimm_mask));
 	if (ready & ~peers)
-		doctor_say(d, CHECK_PROBLEM, "link", "\"ndpctl topology\" shows which; check cables and "
-			   "bridges: experts cannot move where there is no link", "%s: not every "
-			   "DIMM reaches DIMMs %s over DIMM-Link", path,
+		doctor_say(d, CHECK_PROBLEM, "link", "\"ndpctl topology\" shows which; check "
+			   "cables and bridges: experts cannot move where there is no link", "%s: "
+			   "not every DIMM reaches DIMMs %s over DIMM-Link", path,
 			   text_mask(missing, sizeof(missing), ready & ~peers));
 	else if (__builtin_popcount(ready) > 1)
 		doctor_say(d, CHECK_OK, "link", "", "%s: every DIMM reaches every other", path);
 	quota = info.quota_bytes;
 	if (quota && info.used_bytes >= quota - quota / 20)
-		doctor_say(d, CHECK_PROBLEM, "quota", "end programs that hold DIMM memory, or have root "
-			   "raise quota_bytes in /sys/class/ndp/ndpN", "%s: %llu of the %llu bytes that "
-			   "you may have are used", path, (unsigned long long)info.used_bytes,
+		doctor_say(d, CHECK_PROBLEM, "quota", "end programs that hold DIMM memory, or "
+			   "have root raise quota_bytes in /sys/class/ndp/ndpN", "%s: %llu of the "
+			   "%llu bytes that you may have are used", path,
+			   (unsigned long long)info.used_bytes,
 			   (unsigned long long)quota);
 	else
 		doctor_say(d, CHECK_OK, "quota", "", quota ? "%s: %llu of %llu bytes used" :
-			   "%s: no limit, %llu bytes used", path, (unsigned long long)info.used_bytes,
+			   "%s: no limit, %llu bytes used", path,
+			   (unsigned long long)info.used_bytes,
 			   (unsigned long long)quota);
 }
 
@@ -286,9 +293,11 @@ int cmd_doctor(const struct options *o, struct ndp_error *err)
 	problem = d.count[CHECK_PROBLEM];
 	interrupt_mute();
 	if (o->json) {
-		if (out_json(stdout, json_pack("{s:i, s:i, s:o}", "problems",
-					       (int)d.count[CHECK_PROBLEM], "notes",
-					       (int)d.count[CHECK_NOTE], "checks", d.checks), err) < 0)
+		json_t *doc = json_pack("{s:i, s:i, s:o}", "problems",
+					(int)d.count[CHECK_PROBLEM], "notes",
+					(int)d.count[CHECK_NOTE], "checks", d.checks);
+
+		if (out_json(stdout, doc, err) < 0)
 			return STATUS_FAILED;
 		return problem ? STATUS_PROBLEM : STATUS_OK;
 	}

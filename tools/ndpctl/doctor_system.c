@@ -33,8 +33,8 @@ void doctor_kernel(struct doctor *d, const char *release)
 		doctor_say(d, CHECK_NOTE, "kernel", "", "the kernel's release '%s' says no version",
 			   release);
 	else if (major < MIN_MAJOR || (major == MIN_MAJOR && minor < MIN_MINOR))
-		doctor_say(d, CHECK_PROBLEM, "kernel", "boot Linux 6.1 or later", "Linux %s is older "
-			   "than the driver can do with", release);
+		doctor_say(d, CHECK_PROBLEM, "kernel", "boot Linux 6.1 or later", "Linux %s is "
+			   "older than the driver can do with", release);
 	else
 		doctor_say(d, CHECK_OK, "kernel", "", "Linux %s", release);
 }
@@ -55,18 +55,18 @@ static void check_io_uring(struct doctor *d)
 		return;
 	}
 	if (errno == ENOSYS)
-		doctor_say(d, CHECK_PROBLEM, "io_uring", "boot a kernel with CONFIG_IO_URING; libndp "
-			   "submits queues by it", "this kernel has none");
+		doctor_say(d, CHECK_PROBLEM, "io_uring", "boot a kernel with CONFIG_IO_URING; "
+			   "libndp submits queues by it", "this kernel has none");
 	else if (errno == EPERM && disabled[0] && strcmp(disabled, "0"))
-		doctor_say(d, CHECK_PROBLEM, "io_uring", "sysctl kernel.io_uring_disabled=0 as root; "
-			   "with 1 join the group of kernel.io_uring_group", "switched off for you: "
-			   "kernel.io_uring_disabled is %s", disabled);
+		doctor_say(d, CHECK_PROBLEM, "io_uring", "sysctl kernel.io_uring_disabled=0 as "
+			   "root; with 1 join the group of kernel.io_uring_group", "switched off "
+			   "for you: kernel.io_uring_disabled is %s", disabled);
 	else if (errno == EPERM)
 		doctor_say(d, CHECK_PROBLEM, "io_uring", "allow io_uring_setup in the container's "
 			   "seccomp profile", "not permitted, although the kernel has it");
 	else if (errno == EINVAL)
-		doctor_say(d, CHECK_PROBLEM, "io_uring", "boot Linux 6.1 or later", "without 128-byte "
-			   "entries");
+		doctor_say(d, CHECK_PROBLEM, "io_uring", "boot Linux 6.1 or later", "without "
+			   "128-byte entries");
 	else
 		doctor_say(d, CHECK_PROBLEM, "io_uring", "raise the limits of memory or open files",
 			   "no ring can be made: %s", strerror(errno));
@@ -79,8 +79,8 @@ static void check_limits(struct doctor *d)
 
 	getrlimit(RLIMIT_MEMLOCK, &l);
 	if (l.rlim_cur != RLIM_INFINITY && l.rlim_cur < MIN_MEMLOCK)
-		doctor_say(d, CHECK_NOTE, "memlock", "raise it by ulimit -l or limits.conf(5)", "only %s "
-			   "of memory may be locked", text_bytes(text, sizeof(text),
+		doctor_say(d, CHECK_NOTE, "memlock", "raise it by ulimit -l or limits.conf(5)",
+			   "only %s of memory may be locked", text_bytes(text, sizeof(text),
 								 (double)l.rlim_cur));
 	else
 		doctor_say(d, CHECK_OK, "memlock", "", "%s of memory may be locked",
@@ -104,9 +104,9 @@ static void check_numa(struct doctor *d)
 		return;
 	}
 	if (strcmp(online, "0") && d->numa_unknown)
-		doctor_say(d, CHECK_NOTE, "numa", "the firmware should say (ACPI _PXM): threads and "
-			   "buffers cannot be put near it", "nodes %s are online, and of a DIMM it is "
-			   "not known at which it is", online);
+		doctor_say(d, CHECK_NOTE, "numa", "the firmware should say (ACPI _PXM): threads "
+			   "and buffers cannot be put near it", "nodes %s are online, and of a "
+			   "DIMM it is not known at which it is", online);
 	else
 		doctor_say(d, CHECK_OK, "numa", "", "nodes %s are online", online);
 }
@@ -118,14 +118,15 @@ static void check_gpu(struct doctor *d)
 	struct ndp_gpu *gpu;
 
 	if (ndp_gpu_open(&gpu, "opencl", PROBE_GPU_BYTES, &err) < 0) {
-		doctor_say(d, CHECK_NOTE, "opencl", "install the GPU's OpenCL driver; without a GPU hot "
-			   "experts are computed by DIMMs and CPU", "%s", err.message);
+		doctor_say(d, CHECK_NOTE, "opencl", "install the GPU's OpenCL driver; without a "
+			   "GPU hot experts are computed by DIMMs and CPU", "%s", err.message);
 		return;
 	}
 	ndp_gpu_info(gpu, &info);
 	ndp_gpu_close(gpu);
 	if (info.is_cpu)
-		doctor_say(d, CHECK_NOTE, "opencl", "", "%s: no GPU, OpenCL on this machine's own cores",
+		doctor_say(d, CHECK_NOTE, "opencl", "", "%s: no GPU, OpenCL on this machine's own "
+			   "cores",
 			   info.name);
 	else
 		doctor_say(d, CHECK_OK, "opencl", "", "%s", info.name);
@@ -140,14 +141,16 @@ static void check_config(struct doctor *d)
 	if (!c)
 		return;
 	if (config_load(c, roots.config, true, &err) < 0)
-		doctor_say(d, CHECK_PROBLEM, "config", there ? "correct it, then systemctl reload ndpd" :
+		doctor_say(d, CHECK_PROBLEM, "config", there ? "correct it, then systemctl reload "
+			   "ndpd" :
 			   "install the profiles of share/, or name one in the configuration", "%s",
 			   err.message);
 	else if (!there)
 		doctor_say(d, CHECK_NOTE, "config", "", "%s is not there: ndpd takes its defaults",
 			   roots.config);
 	else
-		doctor_say(d, CHECK_OK, "config", "", "%s can be used, host profile %s", roots.config,
+		doctor_say(d, CHECK_OK, "config", "", "%s can be used, host profile %s",
+			   roots.config,
 			   c->host.name);
 	free(c);
 }

@@ -12,8 +12,8 @@
 
 static json_t *dimm_json(uint32_t d, const struct ndp_dimm_info *i)
 {
-	return json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-			 "s:o, s:o, s:o}",
+	return json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+			 "s:o, s:o, s:o, s:o}",
 			 "dimm", (int)d, "state", dimm_state_name(i->state), "generation",
 			 json_u64(i->generation), "numa_node",
 			 i->numa_node < 0 ? json_null() : json_integer(i->numa_node), "link_peers",
@@ -68,8 +68,8 @@ static void print_human(const struct ndp_device_info *d, const struct ndp_dimm_i
 		const uint32_t k = (uint32_t)__builtin_ctz(m);
 		const struct ndp_dimm_info *i = &dimms[k];
 
-		table_row(&t, "%u\t%s\t%s\t%s\t%s\t%s\t%.1f GB/s\t%u\t%u ns\t%.1f GB/s\t%u ns\t%s\t%u"
-			  "\t%u", k, dimm_state_name(i->state),
+		table_row(&t, "%u\t%s\t%s\t%s\t%s\t%s\t%.1f GB/s\t%u\t%u ns\t%.1f GB/s\t%u "
+			  "ns\t%s\t%u\t%u", k, dimm_state_name(i->state),
 			  text_numa(numa, sizeof(numa), i->numa_node),
 			  text_bytes(a, sizeof(a), (double)i->mem_bytes),
 			  text_bytes(b, sizeof(b), (double)i->free_bytes),

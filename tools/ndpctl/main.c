@@ -16,12 +16,13 @@
 
 static const struct command commands[] = {
 	{ "list", "devices and DIMMs there are, or the clients of ndpd",
-	  "ndpctl list [--device DEVICE | --clients [--socket PATH]] [-u]", "Dcsu", true, 0, 0,
+	  "ndpctl list [--device DEVICE | --clients [--socket PATH]] [--human | --json]",
+	  "Dcsuj", true, 0, 0,
 	  cmd_list },
-	{ "info", "all that is known of a device and its DIMMs", "ndpctl info [DEVICE] [-u]", "Du",
-	  true, 0, 1, cmd_info },
-	{ "topology", "DIMM-Link and NUMA nodes of a device", "ndpctl topology [DEVICE] [-u]", "Du",
-	  true, 0, 1, cmd_topology },
+	{ "info", "all that is known of a device and its DIMMs", "ndpctl info [DEVICE] [--human | --json]",
+	  "Duj", true, 0, 1, cmd_info },
+	{ "topology", "DIMM-Link and NUMA nodes of a device",
+	  "ndpctl topology [DEVICE] [--human | --json]", "Duj", true, 0, 1, cmd_topology },
 	{ "stat", "what DIMMs did while a command ran",
 	  "ndpctl stat [--device DEVICE] [--json] [--output FILE] -- COMMAND [ARGUMENT]...", "DjO",
 	  false, 1, -1, cmd_stat },
@@ -31,10 +32,12 @@ static const struct command commands[] = {
 	{ "migrate", "have ndpd move experts of a client",
 	  "ndpctl migrate --client N --expert LAYER:EXPERT... --to dimm:D[,D]...|spread:0xMASK|all "
 	  "[--json] [--socket PATH]", "Cetjs", false, 0, 0, cmd_migrate },
-	{ "reset", "reset a DIMM, or all DIMMs of a domain", "ndpctl reset DEVICE [--wait] [--json]",
+	{ "reset", "reset a DIMM, or all DIMMs of a domain", "ndpctl reset DEVICE [--wait] "
+	  "[--json]",
 	  "Dwj", false, 1, 1, cmd_reset },
 	{ "doctor", "look for what is wrong, and say what to do",
-	  "ndpctl doctor [--json] [--config FILE] [--socket PATH]", "jfs", false, 0, 0, cmd_doctor },
+	  "ndpctl doctor [--json] [--config FILE] [--socket PATH]", "jfs", false, 0, 0,
+	  cmd_doctor },
 };
 
 enum { NR_COMMANDS = sizeof(commands) / sizeof(commands[0]) };

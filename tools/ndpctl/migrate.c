@@ -134,8 +134,8 @@ static int look(const struct options *o, uint32_t *mask, struct ndp_error *err)
 	client = migrate_find_client(doc, o->client);
 	model = json_object_get(client, "model");
 	if (!client)
-		r = fail(err, -ENOENT, "ndpd has no client %u: \"ndpctl list --clients\" shows those "
-			 "there are", o->client);
+		r = fail(err, -ENOENT, "ndpd has no client %u: \"ndpctl list --clients\" shows "
+			 "those there are", o->client);
 	else if (!model)
 		r = fail(err, -EAGAIN, "client %u is not running yet (it is in the state %s): try "
 			 "again", o->client, json_str(client, "state"));
@@ -168,7 +168,8 @@ static int explain(const struct options *o, const struct ndp_msg_migrated *m,
 		why = "only root and the user that the client runs as may move its experts";
 		break;
 	case -EROFS:
-		why = "ndpd runs with --dry-run (or dry_run in its configuration): it moves nothing";
+		why = "ndpd runs with --dry-run (or dry_run in its configuration): it moves "
+		"nothing";
 		break;
 	case -EALREADY:
 		why = "it lies there already";
@@ -237,8 +238,8 @@ int cmd_migrate(const struct options *o, struct ndp_error *err)
 	int r;
 
 	if (!o->has_client || !o->nr_experts || !o->to)
-		return fail(err, -EINVAL, "migrate wants --client N, --expert LAYER:EXPERT and --to "
-			    "WHERE; see ndpctl migrate --help"), STATUS_USAGE;
+		return fail(err, -EINVAL, "migrate wants --client N, --expert LAYER:EXPERT and "
+			    "--to WHERE; see ndpctl migrate --help"), STATUS_USAGE;
 	/* Where this cannot be understood no ndpd is needed to say so. */
 	if (strcmp(o->to, "all") && migrate_parse_to(&mask, o->to, 0, err) < 0)
 		return STATUS_USAGE;

@@ -161,8 +161,8 @@ static int check(struct options *o, const struct command *c, struct ndp_error *e
 	if (o->nr_rest < c->min_rest && !(o->device && c->max_rest == 1))
 		return fail(err, -EINVAL, "ndpctl %s wants more: %s", c->name, c->usage);
 	if (c->max_rest >= 0 && o->nr_rest > c->max_rest)
-		return fail(err, -EINVAL, "ndpctl %s does not know what to do with '%s'; see ndpctl "
-			    "%s --help", c->name, o->rest[c->max_rest], c->name);
+		return fail(err, -EINVAL, "ndpctl %s does not know what to do with '%s'; see "
+			    "ndpctl %s --help", c->name, o->rest[c->max_rest], c->name);
 	if (c->max_rest == 1 && o->nr_rest)
 		o->device = o->rest[0];
 	return 0;
@@ -191,7 +191,7 @@ int options_parse(struct options *o, const struct command *c, int argc, char **a
 		}
 	}
 	opterr = 0;
-	optind = 1;
+	optind = 0; /* glibc: all anew, for tests that come here twice */
 	while (r == 0 && (what = getopt_long(argc, argv, shorts, longs, NULL)) >= 0) {
 		if (what == '?' || what == ':')
 			return explain(c, what, argv, err);

@@ -69,8 +69,8 @@ static int find_targets(struct reset *r, const char *device, struct ndp_error *e
 	int n;
 
 	if (!strncmp(device, "soft:", 5))
-		return fail(err, -EINVAL, "%s: an emulated device lives in one process: end that, and "
-			    "start it again", device);
+		return fail(err, -EINVAL, "%s: an emulated device lives in one process: end that, "
+			    "and start it again", device);
 	n = nodes_find(&nodes, &why);
 	for (int i = 0; i < n; i++) {
 		domain_of(domain, sizeof(domain), nodes[i].path);
@@ -86,8 +86,8 @@ static int find_targets(struct reset *r, const char *device, struct ndp_error *e
 	if (n <= 0)
 		return fail(err, why.code ? why.code : -ENODEV, "%s cannot be reset: %s", device,
 			    why.message);
-	return fail(err, -ENODEV, "%s cannot be reset: there is no such device; \"ndpctl list\" shows "
-		    "those there are", device);
+	return fail(err, -ENODEV, "%s cannot be reset: there is no such device; \"ndpctl list\" "
+		    "shows those there are", device);
 }
 
 /* ---- locks ------------------------------------------------------------------- */
@@ -102,11 +102,11 @@ static int lock(struct reset *r, const char *path, bool wait, bool quiet, struct
 		return 0;
 	}
 	if (fd == -EBUSY)
-		return fail(err, fd, "%s is in use: another process holds its lock; --wait waits for "
-			    "it", path);
+		return fail(err, fd, "%s is in use: another process holds its lock; --wait waits "
+			    "for it", path);
 	if (fd == -EACCES && file_owner(owner, sizeof(owner), path))
-		return fail(err, fd, "cannot open %s: permission denied; it belongs to %s: become root "
-			    "(a reset needs that, the group is not enough)", path, owner);
+		return fail(err, fd, "cannot open %s: permission denied; it belongs to %s: become "
+			    "root (a reset needs that, the group is not enough)", path, owner);
 	return fd;
 }
 
@@ -208,10 +208,10 @@ static int reset_one(struct target *t, struct ndp_error *err)
 			    "root", t->path, path, owner);
 	}
 	if (r == -ETIMEDOUT && strcmp(t->state, "failed"))
-		return fail(err, r, "the reset of %s has not ended within %llu ms, its state is %s: see "
-			    "dmesg", t->path, (unsigned long long)limit, t->state);
-	return fail(err, r < 0 ? r : -EIO, "the reset of %s failed after %llu ms (%s), its state is "
-		    "%s: what it held is lost; see dmesg, try once more, or replace it", t->path,
+		return fail(err, r, "the reset of %s has not ended within %llu ms, its state is "
+			    "%s: see dmesg", t->path, (unsigned long long)limit, t->state);
+	return fail(err, r < 0 ? r : -EIO, "the reset of %s failed after %llu ms (%s), its state "
+		    "is %s: what it held is lost; see dmesg, try once more, or replace it", t->path,
 		    (unsigned long long)t->wall_ns / 1000000,
 		    r < 0 ? strerror(-r) : "it failed again at once", t->state);
 }

@@ -119,7 +119,8 @@ static void print_row(struct table *t, const char *device, const char *dimm,
 	char b[7][16];
 
 	table_row(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%llu\t%u", device, dimm,
-		  text_count(b[0], 16, (double)c->commands), text_count(b[1], 16, (double)c->tokens),
+		  text_count(b[0], 16, (double)c->commands),
+		  text_count(b[1], 16, (double)c->tokens),
 		  text_bytes(b[2], 16, (double)c->bytes), text_ns(b[3], 16, (double)c->busy_ns),
 		  text_ns(b[4], 16, (double)c->wall_ns), text_bytes(b[5], 16, (double)l->bytes),
 		  text_ns(b[6], 16, (double)l->busy_ns),

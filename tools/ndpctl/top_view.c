@@ -56,8 +56,8 @@ static void dimm_lines(const struct top_sample *s, const struct out *o)
 
 		if (d->has_queue)
 			snprintf(queue, sizeof(queue), "%llu", (unsigned long long)d->queue);
-		table_row(&t, "%s\t%u\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%llu\t%llu", d->device,
-			  d->dimm, d->state,
+		table_row(&t, "%s\t%u\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%llu\t%llu",
+			  d->device, d->dimm, d->state,
 			  text_bytes(b[0], 16, (double)(d->memory_bytes - d->free_bytes)),
 			  text_bytes(b[1], 16, (double)d->memory_bytes),
 			  text_share(b[2], 16, d->compute.busy), queue,
@@ -103,8 +103,8 @@ static void migration_lines(const struct top_sample *s, const struct out *o)
 		const struct top_model *m = &s->models[i];
 		char b[10][16];
 
-		table_row(&t, "%u\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%llu\t%s\t%llu\t%s\t%s\t%s", m->client,
-			  text_count(b[0], 16, (double)m->moves[0]),
+		table_row(&t, "%u\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%llu\t%s\t%llu\t%s\t%s\t%s",
+			  m->client, text_count(b[0], 16, (double)m->moves[0]),
 			  text_count(b[1], 16, m->moves_s[0]),
 			  text_count(b[2], 16, (double)m->moves[1]),
 			  text_count(b[3], 16, m->moves_s[1]),
@@ -129,8 +129,9 @@ void top_lines(const struct top_sample *s, double delay_s, top_line_fn line, voi
 	if (localtime_r(&now, &tm))
 		strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
 	if (s->ndpd)
-		say(&o, LINE_PLAIN, "%s, every %.3g s; ndpd is up for %.0f s, host profile %s%s", clock,
-		    delay_s, s->uptime_s, s->host, s->dry_run ? ", dry run: nothing is moved" : "");
+		say(&o, LINE_PLAIN, "%s, every %.3g s; ndpd is up for %.0f s, host profile %s%s",
+		    clock, delay_s, s->uptime_s, s->host,
+		    s->dry_run ? ", dry run: nothing is moved" : "");
 	else
 		say(&o, LINE_BAD, "%s, every %.3g s; DIMMs only: %s", clock, delay_s, s->ndpd_why);
 	say(&o, LINE_PLAIN, "* modelled: time that the described hardware would have taken");
@@ -183,8 +184,8 @@ static json_t *model_json(const struct top_model *m)
 		json_object_set_new(kinds, top_kind[k], json_pack(
 			"{s:o, s:o, s:o}", "count", json_u64(m->moves[k]), "bytes",
 			json_u64(m->move_bytes[k]), "per_s", json_number(m->moves_s[k])));
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-			 "s:o, s:o, s:o, s:o, s:o}",
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+			 "s:o, s:o, s:o, s:o, s:o, s:o}",
 			 "client", json_u64(m->client), "name", json_text(m->name), "state",
 			 json_text(m->state), "pid", json_u64(m->pid), "layers",
 			 json_u64(m->layers), "experts", json_u64(m->experts), "posts",
@@ -310,8 +311,8 @@ int top_live(struct top_source *from, double delay_s, struct ndp_error *err)
 
 	terminal = newterm(NULL, stdout, stdin);
 	if (!terminal)
-		return fail(err, -ENOTTY, "this terminal (TERM=%s) cannot be used for the live view: add "
-			    "--once", getenv("TERM") ? getenv("TERM") : "");
+		return fail(err, -ENOTTY, "this terminal (TERM=%s) cannot be used for the live "
+			    "view: add --once", getenv("TERM") ? getenv("TERM") : "");
 	cbreak();
 	noecho();
 	keypad(stdscr, TRUE);

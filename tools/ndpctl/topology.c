@@ -114,7 +114,8 @@ static void print_human(const struct topology *t)
 			snprintf(row, sizeof(row), "\t%s",
 				 text_mask(mask, sizeof(mask), i->link_peers));
 		table_row(&table, "%u\t%s\t%s\t%.1f GB/s\t%u ns%s", k, dimm_state_name(i->state),
-			  text_numa(numa, sizeof(numa), i->numa_node), i->link_mbps / 1e3, i->link_latency_ns, row);
+			  text_numa(numa, sizeof(numa), i->numa_node), i->link_mbps / 1e3,
+			  i->link_latency_ns, row);
 	}
 	table_end(&table, stdout);
 }
