@@ -174,7 +174,7 @@ void ndpi_pool_run(struct ndpi_pool *p, struct ndpi_work *w, void (*poll)(void *
 {
 	struct ndpi_thread self = { .poll = poll, .poll_arg = poll_arg };
 	struct ndpi_work **at;
-	uint32_t tasks = 0;
+	uint32_t tasks = 0, sleeping;
 
 	for (uint32_t n = 0; n < p->nodes; n++) {
 		atomic_init(&w->list[n].next, 0);
@@ -199,9 +199,10 @@ void ndpi_pool_run(struct ndpi_pool *p, struct ndpi_work *w, void (*poll)(void *
 		;
 	*at = w;
 	atomic_fetch_add(&p->news, 1);
-	if (p->sleeping)
-		pthread_cond_broadcast(&p->wake);
+	sleeping = p->sleeping;
 	pthread_mutex_unlock(&p->lock);
+	if (sleeping) /* now that they can have the lock */
+		pthread_cond_broadcast(&p->wake);
 
 	work_on(p, w, &self);
 	for (uint32_t i = 0; atomic_load_explicit(&w->left, memory_order_acquire); i++) {

@@ -23,7 +23,7 @@
 
 enum {
 	MAX_H = 65472,
-	MAX_BATCH = 1024,	/* tokens that share one pass over the weights */
+	MAX_BATCH = 256,	/* tokens that share one pass over the weights */
 	STREAM_TOKENS = 6,	/* for which bandwidth is all that counts */
 	STREAMS = 2,	/* blocks whose tiles pass side by side */
 	SUMS_BYTES = 256 << 10,	/* of a single tile of tokens, in the second-level cache */
@@ -515,11 +515,13 @@ static void describe(const struct ndp_cpu *cpu, struct part *p, const struct ndp
 	p->blocks = (const uint8_t *)job->blocks + job->first * p->block_bytes;
 	p->tiles = (p->tokens + cpu->kernels->tile_tokens - 1) / cpu->kernels->tile_tokens;
 	/*
-	 * Several tasks for each thread, so that none waits long in the end, and the sums of a
-	 * single tile of tokens fit the first-level cache.
+	 * Few tokens: one task for each thread, since long stretches are read faster, and the sums
+	 * of each fit the cache.  Many: several, so that none waits long in the end.
 	 */
 	outs = p->h_out / NDPI_ROWS;
-	p->outs = threads > 1 ? (outs / (4 * threads) + 1) / 2 * 2 : outs;
+	if (threads > 1)
+		outs = (outs / (p->tiles > 1 ? 4 * threads : threads) + 1) / 2 * 2;
+	p->outs = outs;
 	outs = SUMS_BYTES / (p->tokens * NDPI_ROWS * sizeof(float)) / 2 * 2;
 	p->outs = min_u(p->outs, outs > MIN_OUTS ? outs : MIN_OUTS);
 	if (!p->outs)

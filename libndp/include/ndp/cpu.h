@@ -7,7 +7,8 @@
  * FP32, over the neurons of a range of blocks.  The result depends neither on the
  * number of threads nor on what else is in the same call; it may differ in the
  * last bits between instruction sets and, unless @deterministic, between numbers
- * of tokens (other kernels are faster for other numbers).
+ * of tokens (kernels of other libraries; this version has its own ones only, in
+ * which a token's result has the same bits in any batch).
  *
  * Threads: a struct ndp_cpu may be used by several threads at once; their calls
  * share its workers.
