@@ -10,6 +10,7 @@
 #include "calibrate.h"
 #include "../ndp-bench/ndp_set.h"
 
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,7 +30,7 @@
 struct worker {
 	void (*run)(void *arg);
 	void *arg;
-	unsigned int n;
+	_Atomic unsigned int n;	/* another thread looks at it */
 	unsigned int clean;	/* of them, not preempted: ns[0] to ns[clean - 1] */
 	double ns[MAX_SAMPLES];
 };
@@ -89,6 +90,7 @@ static double typical_ns(struct worker *w)
 struct cpu_set_of_jobs {
 	struct ndp_cpu *cpu;
 	struct bench_experts experts;
+	bool in_dimms;		/* they are the DIMMs', and read there in place */
 	ndp_bf16 *x;
 	float *y;
 	float *out;
@@ -133,8 +135,29 @@ static void cpu_run(void *arg)
 		add_up(s);
 }
 
+/* Where there are DIMMs the CPU finds experts there, and not in memory of another kind. */
+static void borrow_experts(struct cpu_set_of_jobs *s, struct ndp_set *set)
+{
+	struct bench_experts *e = &s->experts;
+
+	e->shape = set->shape;
+	e->n = set->n;
+	e->blocks = calloc(e->n, sizeof(*e->blocks));
+	if (!e->blocks)
+		bench_die("out of memory");
+	for (unsigned int i = 0; i < e->n; i++) {
+		e->blocks[i] = (void *)ndp_weights_map(set->weights[i]);
+		if (!e->blocks[i])
+			bench_die("experts in DIMMs cannot be mapped: %s", strerror(errno));
+	}
+	/* Not those that the DIMMs read at the moment. */
+	s->next = e->n / 2;
+	s->in_dimms = true;
+}
+
+/* @set: of DIMMs, or NULL. */
 static void cpu_make(struct cpu_set_of_jobs *s, struct ndp_cpu *cpu, uint32_t hidden,
-		     uint32_t neurons, uint32_t most)
+		     uint32_t neurons, uint32_t most, struct ndp_set *set)
 {
 	const struct ndp_expert_shape shape = { hidden, hidden, neurons };
 	size_t bytes = (size_t)ndp_expert_blocks(&shape) * ndp_expert_block_bytes(&shape);
@@ -142,8 +165,11 @@ static void cpu_make(struct cpu_set_of_jobs *s, struct ndp_cpu *cpu, uint32_t hi
 	memset(s, 0, sizeof(*s));
 	s->cpu = cpu;
 	/* More than any cache holds. */
-	bench_experts_make(&s->experts, hidden, neurons,
-			   (unsigned int)(4 * bench_cache_bytes() / bytes + 1), 11);
+	if (set)
+		borrow_experts(s, set);
+	else
+		bench_experts_make(&s->experts, hidden, neurons,
+				   (unsigned int)(4 * bench_cache_bytes() / bytes + 1), 11);
 	s->x = aligned_alloc(64, (size_t)most * hidden * sizeof(*s->x) / 64 * 64 + 64);
 	s->y = aligned_alloc(64, (size_t)most * hidden * sizeof(*s->y) * 4 / 64 * 64 + 64);
 	s->out = aligned_alloc(64, (size_t)most * hidden * sizeof(*s->out) / 64 * 64 + 64);
@@ -155,7 +181,10 @@ static void cpu_make(struct cpu_set_of_jobs *s, struct ndp_cpu *cpu, uint32_t hi
 
 static void cpu_free(struct cpu_set_of_jobs *s)
 {
-	bench_experts_free(&s->experts);
+	if (s->in_dimms)
+		free(s->experts.blocks);
+	else
+		bench_experts_free(&s->experts);
 	free(s->x);
 	free(s->y);
 	free(s->out);
@@ -289,6 +318,7 @@ static struct point try_point(const struct options *o, unsigned int i, double es
 
 	if (b) {
 		b->tokens = o->tokens[i];
+		b->w.n = 0; /* not those of the point before */
 		background_tell(b, 1);
 	}
 	cpu_time = process_ns();
@@ -309,8 +339,8 @@ static struct point try_point(const struct options *o, unsigned int i, double es
 	} else {
 		pause_for(o->seconds);
 	}
-	/* In DIMMs it may take longer than on the CPU. */
-	for (int tries = 0; b && b->w.n < 5 && tries < 100; tries++)
+	/* In DIMMs it may take longer than on the CPU: much longer when others keep them waiting. */
+	while (b && b->w.n < 5 && (double)bench_now_ns() - wall < 30e9)
 		pause_for(o->seconds / 10);
 	p.share = (process_ns() - cpu_time) / ((double)bench_now_ns() - wall) / busy;
 	if (!b)
@@ -388,7 +418,8 @@ static void points(struct measured *m, const struct options *o, struct ndp_cpu *
 		struct cpu_set_of_jobs jobs;
 
 		if (cpu) {
-			cpu_make(&jobs, cpu, o->hidden[s], o->neurons[s], most);
+			cpu_make(&jobs, cpu, o->hidden[s], o->neurons[s], most,
+				 b ? &b->set : NULL);
 			jobs.sums = dev ? 2 : 1;
 		}
 		for (unsigned int i = 0; i < o->nr_tokens; i++)
