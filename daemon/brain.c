@@ -14,7 +14,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <syslog.h>
 
 #define COVERAGE_RATE 0.02
@@ -93,20 +92,44 @@ static uint64_t fair_bytes(const struct brain *b, const uint16_t *blocks, double
 	return mine > most ? mine : most;
 }
 
-/* Memory for layers x experts, within what a client may cost. */
-static int allocate(struct brain *b, const struct config *config, struct ndp_error *err)
+/* All of ndpd's memory that a model of so many experts takes, in passing too. */
+static int check_cost(const struct config *config, uint32_t layers, uint32_t experts,
+		      uint32_t nr_dimms, struct ndp_error *err)
+{
+	const size_t n = (size_t)layers * experts;
+	const size_t placing = ndp_steward_bytes(layers, experts, nr_dimms);
+	const struct brain *b = NULL;
+	size_t all;
+
+	if (!placing)
+		return fail(err, -EINVAL, "%u layers of %u experts on %u DIMMs are beyond what "
+			    "can be placed", layers, experts, nr_dimms);
+	all = placing + n * (2 * sizeof(*b->hot) + sizeof(*b->last) + sizeof(*b->ids) +
+			     nr_dimms * sizeof(uint16_t)) +
+	      experts * (sizeof(*b->masks) + sizeof(*b->tokens)) + sizeof(struct ndp_page) +
+	      (size_t)layers * ndp_page_layer_bytes(experts);
+	if (all > config->client_bytes)
+		return fail(err, -ENOSPC, "placing this model takes %zu bytes of ndpd's memory, a "
+			    "client may take %llu (client_memory)", all,
+			    (unsigned long long)config->client_bytes);
+	return 0;
+}
+
+int brain_check_cost(const struct config *config, const struct ndp_msg_hello *h,
+		     struct ndp_error *err)
+{
+	const uint32_t dimms = h->dimm_mask ? (uint32_t)__builtin_popcount(h->dimm_mask) :
+					      config->host.host.nr_dimms;
+
+	return check_cost(config, h->layers, h->experts, dimms, err);
+}
+
+static int allocate(struct brain *b, struct ndp_error *err)
 {
 	const size_t n = (size_t)b->layers * b->shape.experts;
+	const size_t placing = ndp_steward_bytes(b->layers, b->shape.experts, b->host.nr_dimms);
 
-	b->memory_bytes = ndp_steward_bytes(b->layers, b->shape.experts, b->host.nr_dimms);
-	if (!b->memory_bytes)
-		return fail(err, -EINVAL, "%u layers of %u experts on %u DIMMs are beyond what "
-			    "can be placed", b->layers, b->shape.experts, b->host.nr_dimms);
-	if (b->memory_bytes + 5 * n > config->client_bytes)
-		return fail(err, -ENOSPC, "placing this model takes %zu bytes of ndpd's memory, a "
-			    "client may take %llu (client_memory)", b->memory_bytes + 5 * n,
-			    (unsigned long long)config->client_bytes);
-	b->memory = malloc(b->memory_bytes);
+	b->memory = placing ? malloc(placing) : NULL;
 	b->hot = calloc(n, 1);
 	b->masks = calloc(b->shape.experts, sizeof(*b->masks));
 	b->tokens = calloc(b->shape.experts, sizeof(*b->tokens));
@@ -149,7 +172,7 @@ int brain_start(struct brain *b, const struct config *config, const struct ndp_m
 
 	*b = (struct brain){ .tokens_left = 1 };
 	describe(b, config, hello);
-	r = allocate(b, config, err);
+	r = allocate(b, err);
 	if (r == 0 && !survey) {
 		blocks = deal(b);
 		if (!blocks)
@@ -162,6 +185,7 @@ int brain_start(struct brain *b, const struct config *config, const struct ndp_m
 	if (r == 0) {
 		keep_hot(b, on_gpu);
 		b->dimm_bytes = dimm_bytes;
+		b->share = share;
 		b->options = options(b, config, share, survey && dimm_bytes ?
 				     fair_bytes(b, survey->blocks, share) : 0);
 		r = ndp_steward_init(b->memory, &b->host, &b->shape, b->layers, &b->options,
@@ -189,12 +213,13 @@ void brain_share(struct client *c, double share)
 	struct brain *b = &c->brain;
 	struct ndp_placer *placer = ndp_steward_placer(b->steward);
 	const double link_share = b->ids ? c->d->config.link_share * share : 0;
+	const double pcie_share = b->host.gpu_bytes ? c->d->config.pcie_share : 0;
 	const uint64_t dimm_bytes = b->ids && b->dimm_bytes ?
 		fair_bytes(b, ndp_place_blocks(placer, 0), share) : 0;
 
-	record_share(c->d, c, link_share, dimm_bytes);
-	ndp_place_share(placer, link_share, b->host.gpu_bytes ? c->d->config.pcie_share : 0,
-			dimm_bytes);
+	b->share = share;
+	record_share(c->d, c, link_share, pcie_share, dimm_bytes);
+	ndp_place_share(placer, link_share, pcie_share, dimm_bytes);
 }
 
 /* ---- publishing -------------------------------------------------------------------- */
@@ -288,53 +313,6 @@ static double play(struct brain *b, const struct ndp_place_action *a, bool with_
 	return makespan_ns;
 }
 
-/* ---- orders ---------------------------------------------------------------------------- */
-
-/*
- * What an ordered move took of each port: the device's modelled time is that of the
- * largest copy, the others took their part of it.
- */
-static void account(struct brain *b, const struct pending *p, struct order *order, int res)
-{
-	const struct ndp_place_action *a = &p->action;
-	struct ndp_copy copies[2 * NDP_MAX_DIMMS];
-	const uint32_t n = ndp_place_copies(ndp_steward_placer(b->steward), a->id, copies);
-	double largest = 1;
-
-	if (res < 0) {
-		if (!order->answer.res)
-			order->answer.res = res;
-		return;
-	}
-	order->answer.nr_moved++;
-	order->answer.bytes += a->bytes;
-	for (uint32_t i = 0; i < n; i++)
-		largest = fmax(largest, (double)copies[i].bytes);
-	for (uint32_t i = 0; i < n; i++) {
-		const double ns = p->modelled_ns * (double)copies[i].bytes / largest;
-
-		order->in_ns[copies[i].to] += ns;
-		order->out_ns[copies[i].from] += ns;
-	}
-}
-
-static void answer(struct client *c, struct order *order, double now_ns)
-{
-	struct client *to = client_find(c->d, order->orderer);
-	struct ndp_msg_migrated *m = &order->answer;
-	double longest = 0;
-
-	for (uint32_t d = 0; d < NDP_MAX_DIMMS; d++)
-		longest = fmax(longest, fmax(order->in_ns[d], order->out_ns[d]));
-	m->head = (struct ndp_msg){ NDP_MSG_MIGRATED, sizeof(*m) };
-	m->modelled_ns = (uint64_t)longest;
-	m->wall_ns = (uint64_t)(now_ns - order->started_ns);
-	m->hidden_share = order->copy_ns > 0 ? order->hidden_ns / order->copy_ns : 0;
-	if (to)
-		(void)!send(to->socket, m, sizeof(*m), MSG_NOSIGNAL | MSG_DONTWAIT);
-	free(order);
-}
-
 /* The engine is told the end of an action, and who reads the page. */
 static void end(struct client *c, struct pending *p, double now_ns, int res)
 {
@@ -347,7 +325,7 @@ static void end(struct client *c, struct pending *p, double now_ns, int res)
 	const double before_ns = res < 0 ? 0 : play(b, &a, played, order);
 
 	if (order)
-		account(b, p, order, res);
+		order_account(b, p, res);
 	b->count.ended++;
 	forget(b, p);
 	record_done(c->d, c, a.id, now_ns, res);
@@ -363,8 +341,8 @@ static void end(struct client *c, struct pending *p, double now_ns, int res)
 	}
 	if (!c->d->config.dry_run)
 		brain_publish(c, a.layer);
-	if (order && --order->left == 0)
-		answer(c, order, now_ns);
+	if (order)
+		order_put(c->d, order, now_ns);
 }
 
 /* What the engine wants, in the kernel's terms. */
@@ -380,7 +358,7 @@ static void make_placement(const struct brain *b, const struct ndp_place_action 
 			to->ranges[to->nr_ranges++] = (struct ndp_range){ b->dimm_of[d], row[d] };
 }
 
-static void move_next(struct client *c, double now_ns)
+void brain_move(struct client *c, double now_ns)
 {
 	struct brain *b = &c->brain;
 
@@ -477,7 +455,7 @@ void brain_post(struct client *c, uint32_t layer, double now_ns)
 	for (uint32_t i = 0; i < n; i++)
 		start(c, &actions[i], now_ns);
 	if (n)
-		move_next(c, now_ns);
+		brain_move(c, now_ns);
 }
 
 void brain_tick(struct client *c, double now_ns)
@@ -491,78 +469,7 @@ void brain_tick(struct client *c, double now_ns)
 		if (!waits && now_ns >= p->action.end_ns)
 			end(c, p, now_ns, 0);
 	}
-	move_next(c, now_ns);
-}
-
-/* Blocks of an expert spread evenly over DIMMs of a mask; false: none of these are there. */
-static bool spread(const struct brain *b, uint32_t mask, uint16_t row[NDP_MAX_DIMMS])
-{
-	struct ndp_placement p;
-
-	memset(row, 0, NDP_MAX_DIMMS * sizeof(*row));
-	if (mask & ~b->dimm_mask ||
-	    ndp_placement_spread(&p, ndp_shape_blocks(&b->shape), mask) < 0)
-		return false;
-	for (uint32_t i = 0, n = 0; n < b->host.nr_dimms && i < p.nr_ranges; n++)
-		if (b->dimm_of[n] == p.ranges[i].dimm)
-			row[n] = (uint16_t)p.ranges[i++].nr_blocks;
-	return true;
-}
-
-void brain_order(struct client *c, struct client *from, const struct ndp_msg_migrate *m,
-		 double now_ns)
-{
-	struct brain *b = &c->brain;
-	struct order *order = calloc(1, sizeof(*order));
-	uint16_t row[NDP_MAX_DIMMS];
-
-	if (!order)
-		return; /* who waits gives up */
-	order->left = 1; /* until all are started */
-	order->started_ns = now_ns;
-	order->orderer = from->number;
-	for (uint32_t i = 0; i < m->nr_moves; i++) {
-		const struct ndp_msg_move *v = &m->moves[i];
-		struct ndp_place_action a;
-		int r = -ENODEV;
-
-		if (b->nr_pending == NDPD_MAX_PENDING)
-			r = -EAGAIN;
-		else if (spread(b, v->dimm_mask, row))
-			r = ndp_place_order(ndp_steward_placer(b->steward), v->layer, v->expert,
-					    row, now_ns, &a);
-		if (r < 0) {
-			if (!order->answer.res)
-				order->answer.res = r;
-			continue;
-		}
-		record_order(c->d, c, &a, row);
-		b->pending[b->nr_pending++] = (struct pending){
-			.action = a, .started_ns = now_ns, .queued = true, .order = order,
-		};
-		order->left++;
-	}
-	client_log(c, LOG_INFO, "%u moves ordered by user %u", m->nr_moves,
-		   (unsigned int)from->uid);
-	move_next(c, now_ns);
-	if (--order->left == 0)
-		answer(c, order, now_ns);
-}
-
-void brain_gone(struct client *c)
-{
-	struct brain *b = &c->brain;
-
-	for (uint32_t i = 0; i < b->nr_pending; i++) {
-		struct order *order = b->pending[i].order;
-
-		if (!order)
-			continue;
-		if (!order->answer.res)
-			order->answer.res = -ENODEV;
-		if (--order->left == 0)
-			answer(c, order, (double)ndpd_now_ns());
-	}
+	brain_move(c, now_ns);
 }
 
 void brain_outcome(struct client *c, const struct outcome *out, double now_ns)
@@ -582,5 +489,5 @@ void brain_outcome(struct client *c, const struct outcome *out, double now_ns)
 		b->count.link_wall_ns += (double)out->wall_ns;
 	}
 	end(c, p, now_ns, out->res);
-	move_next(c, now_ns);
+	brain_move(c, now_ns);
 }

@@ -17,16 +17,27 @@
 
 /* ---- beginning and end --------------------------------------------------------- */
 
-static int on_hello_timer(sd_event_source *source, uint64_t usec, void *user)
+static int on_deadline(sd_event_source *source, uint64_t usec, void *user)
 {
 	struct client *c = user;
 	struct ndp_error err;
 
 	(void)source;
 	(void)usec;
-	fail(&err, -ETIMEDOUT, "nothing was said within %d s", NDPD_HELLO_MS / 1000);
+	if (c->state == CLIENT_NEW)
+		fail(&err, -ETIMEDOUT, "nothing was said within %d s", NDPD_HELLO_MS / 1000);
+	else
+		fail(&err, -ETIMEDOUT, "where the weights are was not said within %d s",
+		     NDPD_SURVEY_MS / 1000);
 	client_refuse(c, &err);
 	return 0;
+}
+
+static int set_deadline(struct client *c, uint64_t ms)
+{
+	c->deadline = sd_event_source_disable_unref(c->deadline);
+	return sd_event_add_time_relative(c->d->event, &c->deadline, CLOCK_MONOTONIC, ms * 1000, 0,
+					  on_deadline, c);
 }
 
 static uint32_t of_user(const struct ndpd *d, uid_t uid)
@@ -36,6 +47,15 @@ static uint32_t of_user(const struct ndpd *d, uid_t uid)
 	for (const struct client *c = d->clients; c; c = c->next)
 		n += c->uid == uid;
 	return n;
+}
+
+/*
+ * As many threads as all clients that a user may have, and once more: those of clients
+ * that have just ended.
+ */
+static uint32_t max_hands(const struct ndpd *d)
+{
+	return 2 * d->config.clients_per_user * d->config.moves_at_once;
 }
 
 int client_new(struct ndpd *d, int socket)
@@ -61,8 +81,7 @@ int client_new(struct ndpd *d, int socket)
 	c->gid = peer.gid;
 	c->page.fd = -1;
 	c->since_ns = ndpd_now_ns();
-	r = sd_event_add_time_relative(d->event, &c->hello_timer, CLOCK_MONOTONIC,
-				       NDPD_HELLO_MS * 1000ull, 0, on_hello_timer, c);
+	r = set_deadline(c, NDPD_HELLO_MS);
 	if (r < 0) {
 		close(socket);
 		free(c);
@@ -86,6 +105,12 @@ int client_new(struct ndpd *d, int socket)
 		client_refuse(c, &err);
 		return -EUSERS;
 	}
+	if (hands_of(c->uid) > max_hands(d)) {
+		fail(&err, -EUSERS, "%u threads hang on what earlier clients of user %u left",
+		     hands_of(c->uid), (unsigned int)c->uid);
+		client_refuse(c, &err);
+		return -EUSERS;
+	}
 	return 0;
 }
 
@@ -100,28 +125,42 @@ struct client *client_find(struct ndpd *d, uint32_t number)
 void client_free(struct client *c)
 {
 	struct ndpd *d = c->d;
+	const bool shared = c->state == CLIENT_RUNNING && c->hands;
 
 	*c->prev = c->next;
 	if (c->next)
 		c->next->prev = c->prev;
 	d->nr_clients--;
-	if (c->state != CLIENT_NEW)
-		record_gone(d, c);
 	if (c->state == CLIENT_RUNNING) {
+		record_gone(d, c);
 		client_log(c, LOG_INFO, "gone after %llu posts",
 			   (unsigned long long)c->brain.count.posts);
-		brain_gone(c);
+		order_abandon(c);
 		brain_end(&c->brain);
 	}
 	hands_end(c->hands);
 	sd_event_source_disable_unref(c->io);
-	sd_event_source_disable_unref(c->hello_timer);
+	sd_event_source_disable_unref(c->deadline);
 	ring_close(&c->ring);
 	page_close(&c->page);
 	close(c->socket);
 	free(c->on_gpu);
 	free(c);
-	shares_update(d);
+	if (shared)
+		shares_update(d);
+}
+
+void clients_restart(struct ndpd *d, const char *why)
+{
+	struct client *next;
+
+	for (struct client *c = d->clients; c; c = next) {
+		next = c->next;
+		if (c->state == CLIENT_NEW)
+			continue;
+		client_log(c, LOG_INFO, "begins anew: %s", why);
+		client_free(c);
+	}
 }
 
 void client_refuse(struct client *c, const struct ndp_error *err)
@@ -179,6 +218,9 @@ static int check_hello(const struct ndp_msg_hello *h, struct ndp_error *err)
 	if (h->expert_bytes < 1 || h->expert_bytes > 1ull << 40)
 		return fail(err, -EINVAL, "experts of %llu bytes",
 			    (unsigned long long)h->expert_bytes);
+	if (h->gpu_bytes > 1ull << 50)
+		return fail(err, -EINVAL, "%llu bytes of GPU memory",
+			    (unsigned long long)h->gpu_bytes);
 	if (h->flags & NDP_HELLO_PLACEMENT && !h->dimm_mask)
 		return fail(err, -EINVAL, "a placement descriptor without DIMMs");
 	return 0;
@@ -250,6 +292,7 @@ static void begin(struct client *c, struct survey *survey)
 		return;
 	}
 	c->state = CLIENT_RUNNING;
+	c->deadline = sd_event_source_disable_unref(c->deadline);
 	if (!c->d->config.dry_run)
 		for (uint32_t l = 0; l < c->hello.layers; l++)
 			brain_publish(c, l);
@@ -263,7 +306,8 @@ static void begin(struct client *c, struct survey *survey)
 		   c->hands ? "on DIMMs of " : "placement fixed",
 		   !c->hands ? "" : c->node[0] ? c->node : "its own process",
 		   (unsigned int)c->uid);
-	shares_update(c->d);
+	if (c->hands)
+		shares_update(c->d);
 }
 
 static void read_old_page(struct client *c, int fd)
@@ -285,6 +329,8 @@ void client_hello(struct client *c, const struct ndp_msg_hello *hello, int ring_
 
 	if (r == 0 && c->state != CLIENT_NEW)
 		r = fail(&err, -EALREADY, "it has introduced itself already");
+	if (r == 0)
+		r = brain_check_cost(&c->d->config, hello, &err);
 	if (r == 0) {
 		c->hello = *hello;
 		memcpy(c->name, hello->name, sizeof(c->name));
@@ -296,23 +342,31 @@ void client_hello(struct client *c, const struct ndp_msg_hello *hello, int ring_
 		read_old_page(c, old_page_fd);
 	if (r < 0) {
 		if (placement_fd >= 0)
-			close(placement_fd);
+			hands_close(placement_fd, c->uid);
 		client_refuse(c, &err);
 		return;
 	}
 	c->state = CLIENT_SURVEY;
-	c->hello_timer = sd_event_source_disable_unref(c->hello_timer);
 	if (placement_fd < 0) {
 		begin(c, NULL);
 		return;
 	}
-	r = hands_start(&c->hands, placement_fd, c->d->config.moves_at_once, c->d->wake, &err);
+	r = set_deadline(c, NDPD_SURVEY_MS);
+	if (r < 0) {
+		hands_close(placement_fd, c->uid);
+		fail(&err, r, "no timer: %s", strerror(-r));
+		client_refuse(c, &err);
+		return;
+	}
+	r = hands_start(&c->hands, placement_fd, c->uid, c->d->config.moves_at_once, c->d->wake,
+			&err);
 	if (r == 0) {
 		const struct survey_wish wish = {
 			.layers = hello->layers,
 			.experts = hello->experts,
 			.nr_blocks = nr_blocks(hello),
 			.dimm_mask = hello->dimm_mask,
+			.in_process = !hello->node[0],
 		};
 
 		r = hands_survey(c->hands, &wish);
@@ -325,15 +379,23 @@ void client_hello(struct client *c, const struct ndp_msg_hello *hello, int ring_
 
 /* ---- what it does ---------------------------------------------------------------------- */
 
+/* However long its decisions take, others get their turn. */
 uint32_t client_posts(struct client *c, uint64_t now_ns, uint32_t budget)
 {
 	uint32_t n = 0, layer;
 
 	if (c->state != CLIENT_RUNNING)
 		return 0;
-	while (n < budget && ring_next(&c->ring, now_ns, &layer, c->brain.tokens)) {
-		brain_post(c, layer, (double)now_ns);
+	while (n < budget) {
+		const int r = ring_next(&c->ring, now_ns, &layer, c->brain.tokens);
+
+		if (r == 0)
+			break;
+		if (r > 0)
+			brain_post(c, layer, (double)now_ns);
 		n++;
+		if (ndpd_now_ns() - now_ns > NDPD_TURN_NS)
+			break;
 	}
 	brain_tick(c, (double)now_ns);
 	page_heartbeat(&c->page, now_ns);

@@ -40,11 +40,41 @@ void ndpd_log(int priority, const char *fmt, ...)
 	va_end(ap);
 }
 
+/*
+ * What clients do may be logged so often and no more: the journal drops what one
+ * service says too fast, and with it what matters.
+ */
+static bool may_log(uint32_t *left_out)
+{
+	enum { WINDOW_NS = 1000000000, LINES = 200 };
+	static uint64_t since_ns;
+	static uint32_t lines, silent;
+	const uint64_t now_ns = ndpd_now_ns();
+
+	*left_out = 0;
+	if (!since_ns || now_ns - since_ns > WINDOW_NS) {
+		*left_out = silent;
+		since_ns = now_ns;
+		lines = silent = 0;
+	}
+	if (lines == LINES) {
+		silent++;
+		return false;
+	}
+	lines++;
+	return true;
+}
+
 void client_log(const struct client *c, int priority, const char *fmt, ...)
 {
 	char about[128];
+	uint32_t left_out;
 	va_list ap;
 
+	if ((priority >= LOG_DEBUG && !getenv("NDPD_DEBUG")) || !may_log(&left_out))
+		return;
+	if (left_out)
+		ndpd_log(LOG_WARNING, "%u lines about clients were left out", left_out);
 	snprintf(about, sizeof(about), "client %u (%s, pid %d): ", c->number,
 		 c->name[0] ? c->name : "?", (int)c->pid);
 	va_start(ap, fmt);

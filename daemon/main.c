@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <syslog.h>
 #include <systemd/sd-daemon.h>
 #include <time.h>
@@ -20,7 +21,8 @@
 
 #define DEFAULT_CONFIG "/etc/ndp/ndpd.conf"
 
-enum { STATUS_USAGE = 2, STATUS_FAILED = 1, POSTS_AT_ONCE = 512, REFRESH_TICKS = 100, IDLE_MS = 100 };
+enum { STATUS_USAGE = 2, STATUS_FAILED = 1 };
+enum { POSTS_AT_ONCE = 512, REFRESH_TICKS = 100, IDLE_MS = 100 };
 
 static const char usage[] =
 	"usage: ndpd [--config FILE] [--socket PATH] [--metrics LISTEN] [--record FILE] [--dry-run]\n"
@@ -151,6 +153,7 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *user)
 
 	(void)usec;
 	look_at_clients(d);
+	server_tick(d);
 	if (++d->ticks % REFRESH_TICKS == 0)
 		devices_refresh(d);
 	sd_event_source_set_time_relative(source, pause_us(d));
@@ -188,6 +191,7 @@ static int on_reload(sd_event_source *source, const struct signalfd_siginfo *inf
 	struct ndpd *d = user;
 	struct ndp_error err;
 	struct config fresh;
+	bool was_dry;
 
 	(void)source;
 	(void)info;
@@ -199,8 +203,16 @@ static int on_reload(sd_event_source *source, const struct signalfd_siginfo *inf
 		    strcmp(fresh.metrics, d->config.metrics))
 			ndpd_log(LOG_WARNING,
 				 "another socket or metrics address counts from the next start on");
+		/* These are used as long as it runs. */
+		memcpy(fresh.socket, d->config.socket, sizeof(fresh.socket));
+		memcpy(fresh.metrics, d->config.metrics, sizeof(fresh.metrics));
+		was_dry = d->config.dry_run;
 		d->config = fresh;
 		d->reloads++;
+		/* In a dry run the engine believes in moves that nobody has made. */
+		if (was_dry != d->config.dry_run)
+			clients_restart(d, was_dry ? "from now on moves are made" :
+						     "from now on nothing is moved");
 		shares_update(d);
 		ndpd_log(LOG_INFO, "the configuration was read again");
 	}
@@ -242,6 +254,17 @@ static int make_loop(struct ndpd *d, struct ndp_error *err)
 	if (r >= 0)
 		r = sd_event_set_watchdog(d->event, true);
 	return r < 0 ? fail(err, r, "no event loop: %s", strerror(-r)) : 0;
+}
+
+/* Each client takes some descriptors, and select() is not used here. */
+static void raise_limits(void)
+{
+	struct rlimit l;
+
+	if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < l.rlim_max) {
+		l.rlim_cur = l.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &l);
+	}
 }
 
 static int run(struct ndpd *d, const struct arguments *a, struct ndp_error *err)
@@ -290,8 +313,10 @@ int main(int argc, char **argv)
 	}
 	d.arguments = &a;
 	d.started_ns = ndpd_now_ns();
+	signal(SIGPIPE, SIG_IGN);
 	r = configure(&d.config, &a, &err);
 	if (r == 0 && !a.check) {
+		raise_limits();
 		r = run(&d, &a, &err);
 		end(&d);
 	}

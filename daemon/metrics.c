@@ -24,7 +24,29 @@ struct metrics {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
+/* Runs of HTTP within 100 ms: whoever keeps it busy does not keep the loop busy. */
+enum { LIMIT_US = 100000, RUNS = 100 };
+
 /* ---- what there is ---------------------------------------------------------------- */
+
+/* A client's own text, as the value of a label. */
+struct label {
+	char text[2 * sizeof(((struct client *)0)->name)];
+};
+
+static struct label label(const char *text)
+{
+	struct label l;
+	size_t n = 0;
+
+	for (; *text && n + 3 < sizeof(l.text); text++) {
+		if (*text == '"' || *text == '\\')
+			l.text[n++] = '\\';
+		l.text[n++] = *text;
+	}
+	l.text[n] = '\0';
+	return l;
+}
 
 static void family(FILE *f, const char *name, const char *type, const char *help)
 {
@@ -214,23 +236,23 @@ static void put_models(FILE *f, const struct ndpd *d)
 		for (const struct client *c = d->clients; c; c = c->next)
 			if (c->state == CLIENT_RUNNING)
 				fprintf(f, "%s{client=\"%u\",model=\"%s\"} %.17g\n",
-					of_models[i].name, c->number, c->name, of_models[i].read(c));
+					of_models[i].name, c->number, label(c->name).text,
+					of_models[i].read(c));
 	}
 	family(f, "ndp_model_migrations_total", "counter", "Actions that ended well, by kind.");
 	for (const struct client *c = d->clients; c; c = c->next)
 		for (int k = 0; k < 3 && c->state == CLIENT_RUNNING; k++)
 			fprintf(f, "ndp_model_migrations_total{client=\"%u\",model=\"%s\","
-				"kind=\"%s\"} %" PRIu64 "\n", c->number, c->name, kind[k],
+				"kind=\"%s\"} %" PRIu64 "\n", c->number, label(c->name).text, kind[k],
 				c->brain.count.moves[k]);
 	family(f, "ndp_model_migrated_bytes_total", "counter", "Bytes of these, by kind.");
 	for (const struct client *c = d->clients; c; c = c->next)
 		for (int k = 0; k < 3 && c->state == CLIENT_RUNNING; k++)
 			fprintf(f, "ndp_model_migrated_bytes_total{client=\"%u\",model=\"%s\","
-				"kind=\"%s\"} %" PRIu64 "\n", c->number, c->name, kind[k],
+				"kind=\"%s\"} %" PRIu64 "\n", c->number, label(c->name).text, kind[k],
 				c->brain.count.move_bytes[k]);
 }
 
-/* A model's name is the only text of a client's: a quote or a backslash would end the label. */
 static void put_all(FILE *f, struct ndpd *d)
 {
 	enum { MAX_ROWS = 2048 };
@@ -391,6 +413,8 @@ static int watch(struct ndpd *d, struct metrics *m)
 	if (!info)
 		return -EINVAL;
 	r = sd_event_add_io(d->event, &m->io, info->epoll_fd, EPOLLIN, on_http, m);
+	if (r >= 0)
+		r = sd_event_source_set_ratelimit(m->io, LIMIT_US, RUNS);
 	if (r >= 0)
 		r = sd_event_add_time_relative(d->event, &m->timer, CLOCK_MONOTONIC, 0, 0,
 					       on_timeout, m);

@@ -9,6 +9,7 @@
  *   ring.c      the loads it posts                 (its memory: hostile)
  *   page.c      the placement it reads             (our memory: read-only to it)
  *   brain.c     loads in, decisions out: predictor and placement engine of libndp
+ *   order.c     moves that somebody has ordered
  *   hands.c     threads that list and move weights by the client's placement fd
  *   devices.c   the nodes in /dev, for their counters
  *   share.c     how links and memory are divided among clients
@@ -34,7 +35,11 @@
 enum {
 	NDPD_MAX_PENDING = NDP_PLACE_MAX_ACTIONS,
 	NDPD_HELLO_MS = 5000,	/* within which a connection says what it is */
+	NDPD_SURVEY_MS = 10000,	/* within which its weights say where they are */
 };
+
+/* After which a client's posts wait for the next turn. */
+#define NDPD_TURN_NS 5000000ull
 
 struct ndpd;
 struct client;
@@ -64,8 +69,8 @@ struct ring {
 int ring_open(struct ring *r, int fd, uint32_t layers, uint32_t experts, struct ndp_error *err);
 void ring_close(struct ring *r);
 /*
- * Copies the next post out: 1; 0: there is none; a post that is wrong is counted and
- * skipped.
+ * Copies the next post out: 1; 0: there is none; -EINVAL: there was one that makes no
+ * sense, which is counted and skipped.
  */
 int ring_next(struct ring *r, uint64_t now_ns, uint32_t *layer, uint32_t *tokens);
 /* Posts the client could not put in, as it says itself. */
@@ -110,15 +115,17 @@ struct outcome {
 };
 
 /*
- * Threads for the placement fd @fd, which they take over.  @wake is written to
- * whenever there is an outcome.
+ * Threads for the placement fd @fd of user @uid, which they take over.  @wake is written
+ * to whenever there is an outcome.
  */
-int hands_start(struct hands **h, int fd, uint32_t nr_threads, int wake, struct ndp_error *err);
+int hands_start(struct hands **h, int fd, uid_t uid, uint32_t nr_threads, int wake,
+		struct ndp_error *err);
 /* Ends in an outcome. */
 struct survey_wish {
 	uint32_t layers, experts;
 	uint32_t nr_blocks;	/* of each expert */
 	uint32_t dimm_mask;
+	bool in_process;	/* the device: its descriptor is a socket */
 };
 int hands_survey(struct hands *h, const struct survey_wish *wish);
 int hands_move(struct hands *h, uint32_t action, uint64_t id, const struct ndp_placement *to);
@@ -130,8 +137,14 @@ bool hands_take(struct hands *h, struct outcome *out);
 bool hands_dimm(struct hands *h, uint32_t dimm, struct ndp_dimm_info *info);
 /* No more work; memory is freed when the last thread has ended, whenever that is. */
 void hands_end(struct hands *h);
-/* Threads of all clients, also of those that are gone. */
+/*
+ * Closes a descriptor that came from a client of @uid: closing some kinds waits for
+ * others (a socket that lingers, a file in user space), so a thread does it.
+ */
+void hands_close(int fd, uid_t uid);
+/* Threads of all clients, also of those that are gone; of one user's. */
 uint32_t hands_threads(void);
+uint32_t hands_of(uid_t uid);
 
 /* ---- brain.c ------------------------------------------------------------------- */
 
@@ -180,9 +193,9 @@ struct brain {
 	uint32_t layers;
 	uint32_t dimm_mask;
 	uint64_t dimm_bytes;	/* memory of its smallest DIMM; 0: unknown */
+	double share;		/* of what is shared on its node */
 	uint8_t dimm_of[NDP_MAX_DIMMS];	/* node ids by the engine's numbers */
 	void *memory;
-	size_t memory_bytes;
 	struct ndp_steward *steward;
 	struct ndp_steward_options options;	/* as it was started with */
 	uint64_t *ids;		/* [layers][experts]; NULL: nothing can be moved */
@@ -205,8 +218,9 @@ int brain_start(struct brain *b, const struct config *config, const struct ndp_m
 		struct survey *survey, const uint8_t *on_gpu, double share, uint64_t dimm_bytes,
 		struct ndp_error *err);
 void brain_end(struct brain *b);
-/* The client ends with moves under way: who ordered them is told. */
-void brain_gone(struct client *c);
+/* What a client may cost is checked before anything is spent on it. */
+int brain_check_cost(const struct config *config, const struct ndp_msg_hello *hello,
+		     struct ndp_error *err);
 /* A share of links and memory, when clients come or go. */
 void brain_share(struct client *c, double share);
 /* A post: learns, decides, publishes, hands out work. */
@@ -214,10 +228,21 @@ void brain_post(struct client *c, uint32_t layer, double now_ns);
 /* Ends what only the application does (prefetches), when it must have been done. */
 void brain_tick(struct client *c, double now_ns);
 void brain_outcome(struct client *c, const struct outcome *out, double now_ns);
-/* Starts what @from orders; answered when it has ended. */
-void brain_order(struct client *c, struct client *from, const struct ndp_msg_migrate *m,
-		 double now_ns);
+/* Gives queued moves to hands, as far as these are free. */
+void brain_move(struct client *c, double now_ns);
 void brain_publish(struct client *c, uint32_t layer);
+
+/* ---- order.c ------------------------------------------------------------------- */
+
+/* Starts what @from orders; answered when it has ended. */
+void order_start(struct client *c, struct client *from, const struct ndp_msg_migrate *m,
+		 double now_ns);
+/* A move of an order has ended. */
+void order_account(struct brain *b, const struct pending *p, int res);
+/* One move less is under way; after the last one it is answered, and gone. */
+void order_put(struct ndpd *d, struct order *order, double now_ns);
+/* The client ends with moves under way: who ordered them is told. */
+void order_abandon(struct client *c);
 
 /* ---- client.c ------------------------------------------------------------------- */
 
@@ -234,7 +259,7 @@ struct client {
 	enum client_state state;
 	int socket;
 	sd_event_source *io;
-	sd_event_source *hello_timer;
+	sd_event_source *deadline;	/* until which it has to get on */
 	pid_t pid;
 	uid_t uid;
 	gid_t gid;
@@ -254,6 +279,8 @@ struct client {
 int client_new(struct ndpd *d, int socket);
 /* Everything it has, whatever state it is in. */
 void client_free(struct client *c);
+/* All that run begin anew: the library attaches them again at once. */
+void clients_restart(struct ndpd *d, const char *why);
 /* NULL: it is gone. */
 struct client *client_find(struct ndpd *d, uint32_t number);
 /* Does not take over @ring_fd and @old_page_fd, but @placement_fd; -1: none. */
@@ -261,7 +288,7 @@ void client_hello(struct client *c, const struct ndp_msg_hello *hello, int ring_
 		  int placement_fd, int old_page_fd);
 /* Refuses and ends it: @c is gone afterwards. */
 void client_refuse(struct client *c, const struct ndp_error *err);
-/* Reads what it has posted, at most @budget posts; returns how many. */
+/* Reads what it has posted, at most @budget posts and for a turn's time; returns how many. */
 uint32_t client_posts(struct client *c, uint64_t now_ns, uint32_t budget);
 /* Looks after outcomes of its hands. */
 void client_outcomes(struct client *c, uint64_t now_ns);
@@ -270,6 +297,8 @@ void client_outcomes(struct client *c, uint64_t now_ns);
 
 int server_start(struct ndpd *d, struct ndp_error *err);
 void server_end(struct ndpd *d);
+/* Listens again, if it could not for want of descriptors. */
+void server_tick(struct ndpd *d);
 
 /* ---- share.c ---------------------------------------------------------------------- */
 
@@ -283,12 +312,13 @@ double share_of(const struct ndpd *d, const struct client *c);
 int record_open(struct ndpd *d, const char *path, struct ndp_error *err);
 void record_close(struct ndpd *d);
 void record_client(struct ndpd *d, const struct client *c);
-void record_share(struct ndpd *d, const struct client *c, double link_share, uint64_t dimm_bytes);
+void record_share(struct ndpd *d, const struct client *c, double link_share, double pcie_share,
+		  uint64_t dimm_bytes);
 void record_post(struct ndpd *d, const struct client *c, uint32_t layer, double now_ns);
 void record_action(struct ndpd *d, const struct client *c, const struct ndp_place_action *a);
 /* A move that was ordered: @row [dimms]. */
 void record_order(struct ndpd *d, const struct client *c, const struct ndp_place_action *a,
-		  const uint16_t *row);
+		  const uint16_t *row, double now_ns);
 void record_done(struct ndpd *d, const struct client *c, uint32_t action, double now_ns, int res);
 void record_gone(struct ndpd *d, const struct client *c);
 
@@ -323,6 +353,8 @@ struct ndpd {
 	const struct arguments *arguments;
 	sd_event *event;
 	int listener;
+	sd_event_source *listening_source;
+	uint32_t ticks_deaf;	/* it was off for, as no more can be accepted */
 	char listening[CONFIG_TEXT];	/* path to remove at the end */
 	int wake;		/* eventfd: hands have outcomes */
 	struct client *clients;

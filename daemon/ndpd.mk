@@ -2,8 +2,8 @@
 #
 # ndpd: placement of experts as a service.
 TOOLS += ndpd
-ndpd_SRCS := $(addprefix daemon/,main.c brain.c client.c config.c devices.c hands.c log.c metrics.c \
-	page.c record.c ring.c server.c share.c status.c) tools/ndp-run/error.c
+ndpd_SRCS := $(addprefix daemon/,main.c brain.c client.c config.c devices.c hands.c log.c \
+	metrics.c order.c page.c record.c ring.c server.c share.c status.c) tools/ndp-run/error.c
 ndpd_LIBS := -lsystemd -linih -ljansson -lmicrohttpd
 HOST_CHECKS += tests/run/daemon.sh
 test_ndpd_LIBS := -ljansson

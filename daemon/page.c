@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* A second descriptor of the same memory, open for reading. */
@@ -94,29 +93,27 @@ void page_heartbeat(struct page *p, uint64_t now_ns)
 	__atomic_store_n(&p->shared->heartbeat_ns, now_ns, __ATOMIC_RELAXED);
 }
 
+/*
+ * Read, not mapped: a mapping of a memfd with holes would make memory of ours for them,
+ * and one of huge pages may have none left.
+ */
 int page_read_old(int fd, uint32_t layers, uint32_t experts, uint8_t *on_gpu)
 {
 	const size_t layer_bytes = ndp_page_layer_bytes(experts);
-	const size_t bytes = sizeof(struct ndp_page) + layers * layer_bytes;
+	uint64_t hot[(NDP_MAX_EXPERTS + 63) / 64];
+	const size_t hot_bytes = ndp_page_hot_words(experts) * sizeof(hot[0]);
 	const int seals = fcntl(fd, F_GET_SEALS);
-	const char *m;
-	struct stat st;
 
-	if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) < 0 ||
-	    st.st_size < (off_t)bytes)
+	if (seals < 0 || !(seals & F_SEAL_SHRINK))
 		return -EINVAL;
-	m = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-	if (m == MAP_FAILED)
-		return -errno;
 	for (uint32_t l = 0; l < layers; l++) {
-		const struct ndp_page_layer *layer =
-			(const void *)(m + sizeof(struct ndp_page) + l * layer_bytes);
-		const uint64_t *hot = ndp_page_layer_hot(layer);
+		const size_t at = sizeof(struct ndp_page) + l * layer_bytes +
+				  sizeof(struct ndp_page_layer);
 
+		if (pread(fd, hot, hot_bytes, (off_t)at) != (ssize_t)hot_bytes)
+			return -EINVAL;
 		for (uint32_t e = 0; e < experts; e++)
-			on_gpu[(size_t)l * experts + e] =
-				__atomic_load_n(&hot[e / 64], __ATOMIC_RELAXED) >> e % 64 & 1;
+			on_gpu[(size_t)l * experts + e] = hot[e / 64] >> e % 64 & 1;
 	}
-	munmap((void *)m, bytes);
 	return 0;
 }

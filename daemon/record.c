@@ -5,7 +5,7 @@
  *
  *   ndpd-recording 1
  *   client N NAME KEY=VALUE...                    the model, and the engine's options
- *   share N LINK_SHARE DIMM_BYTES                 from here on
+ *   share N LINK_SHARE DIMM_BYTES PCIE_SHARE      from here on
  *   blocks N LAYER EXPERT DIMM:BLOCKS...         where an expert was at the beginning
  *   post N NOW_NS LAYER TOKENS...
  *   start N ID KIND LAYER EXPERT VICTIM_LAYER VICTIM BYTES
@@ -103,11 +103,12 @@ void record_client(struct ndpd *d, const struct client *c)
 	record_blocks(d->record->f, c);
 }
 
-void record_share(struct ndpd *d, const struct client *c, double link_share, uint64_t dimm_bytes)
+void record_share(struct ndpd *d, const struct client *c, double link_share, double pcie_share,
+		  uint64_t dimm_bytes)
 {
 	if (d->record)
-		fprintf(d->record->f, "share %u %.17g %" PRIu64 "\n", c->number, link_share,
-			dimm_bytes);
+		fprintf(d->record->f, "share %u %.17g %" PRIu64 " %.17g\n", c->number, link_share,
+			dimm_bytes, pcie_share);
 }
 
 void record_post(struct ndpd *d, const struct client *c, uint32_t layer, double now_ns)
@@ -128,12 +129,12 @@ void record_action(struct ndpd *d, const struct client *c, const struct ndp_plac
 }
 
 void record_order(struct ndpd *d, const struct client *c, const struct ndp_place_action *a,
-		  const uint16_t *row)
+		  const uint16_t *row, double now_ns)
 {
 	if (!d->record)
 		return;
-	fprintf(d->record->f, "order %u %u %.0f %u %u", c->number, a->id, (double)ndpd_now_ns(),
-		a->layer, a->expert);
+	fprintf(d->record->f, "order %u %u %.0f %u %u", c->number, a->id, now_ns, a->layer,
+		a->expert);
 	for (uint32_t dimm = 0; dimm < c->brain.host.nr_dimms; dimm++)
 		fprintf(d->record->f, " %u", row[dimm]);
 	fputc('\n', d->record->f);

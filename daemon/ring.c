@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <linux/magic.h>
 
 enum { MIN_SLOTS = 16, MAX_SLOTS = 65536 };
 
@@ -54,6 +56,7 @@ int ring_open(struct ring *r, int fd, uint32_t layers, uint32_t experts, struct 
 {
 	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 	const int seals = fcntl(fd, F_GET_SEALS);
+	struct statfs fs;
 	struct stat st;
 	void *p;
 	int ret;
@@ -64,6 +67,10 @@ int ring_open(struct ring *r, int fd, uint32_t layers, uint32_t experts, struct 
 			    "growing and further sealing");
 	if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
 		return fail(err, -EPERM, "the ring is sealed against writing");
+	/* Of huge pages one may be missing when it is touched, and that is a SIGBUS. */
+	if (fstatfs(fd, &fs) < 0 || fs.f_type != TMPFS_MAGIC)
+		return fail(err, -EPERM, "the ring is a memfd of huge pages; an ordinary one is "
+			    "wanted");
 	if (fstat(fd, &st) < 0)
 		return fail(err, -errno, "the ring cannot be asked for its size: %s",
 			    strerror(errno));
@@ -123,29 +130,27 @@ static bool is_stuck(struct ring *r, uint64_t now_ns)
 
 int ring_next(struct ring *r, uint64_t now_ns, uint32_t *layer, uint32_t *tokens)
 {
-	for (uint32_t looked = 0; looked < r->slots; looked++) {
-		const struct ndp_ring_slot *slot = slot_at(r);
-		const uint32_t *posted = ndp_ring_slot_tokens(slot);
-		uint64_t total = 0;
+	const struct ndp_ring_slot *slot = slot_at(r);
+	const uint32_t *posted = ndp_ring_slot_tokens(slot);
+	uint64_t total = 0;
 
-		if (__atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE) != r->at + 1) {
-			if (!is_stuck(r, now_ns))
-				return 0;
-			r->skipped++;
-			move_on(r);
-			continue;
-		}
-		*layer = read32(&slot->layer);
-		for (uint32_t e = 0; e < r->experts; e++) {
-			tokens[e] = read32(&posted[e]);
-			total += tokens[e];
-		}
+	if (__atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE) != r->at + 1) {
+		if (!is_stuck(r, now_ns))
+			return 0;
+		r->skipped++;
 		move_on(r);
-		if (*layer < r->layers && total <= MAX_TOKENS)
-			return 1;
-		r->refused++;
+		return -EINVAL;
 	}
-	return 0;
+	*layer = read32(&slot->layer);
+	for (uint32_t e = 0; e < r->experts; e++) {
+		tokens[e] = read32(&posted[e]);
+		total += tokens[e];
+	}
+	move_on(r);
+	if (*layer < r->layers && total <= MAX_TOKENS)
+		return 1;
+	r->refused++;
+	return -EINVAL;
 }
 
 uint64_t ring_dropped(const struct ring *r)

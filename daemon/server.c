@@ -20,6 +20,15 @@
 
 enum { MAX_FDS = 3, BACKLOG = 64 };
 
+/*
+ * What is asked of the loop within 100 ms: of a connection, and of the socket. Who asks
+ * more waits.
+ */
+enum { LIMIT_US = 100000, MESSAGES = 16, CONNECTIONS = 64 };
+
+/* Out of descriptors, the socket is looked at again after so many ticks. */
+enum { DEAF_TICKS = 10 };
+
 union message {
 	struct ndp_msg head;
 	struct ndp_msg_hello hello;
@@ -33,14 +42,42 @@ struct received {
 	int fds[MAX_FDS];
 };
 
-static void close_fds(struct received *in)
+static void close_fds(struct received *in, uid_t uid)
 {
 	while (in->nr_fds)
-		close(in->fds[--in->nr_fds]);
+		hands_close(in->fds[--in->nr_fds], uid);
+}
+
+/*
+ * Keeps what there is room for; a control buffer has room for more than was meant, by
+ * its alignment.  False: there were more.
+ */
+static bool take_fds(struct msghdr *msg, struct received *in, uid_t uid)
+{
+	bool all = true;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		const size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			if (in->nr_fds < MAX_FDS) {
+				in->fds[in->nr_fds++] = fd;
+				continue;
+			}
+			hands_close(fd, uid);
+			all = false;
+		}
+	}
+	return all;
 }
 
 /* 1, 0: the other side is gone, or -errno. */
-static int receive(int socket, struct received *in)
+static int receive(int socket, struct received *in, uid_t uid)
 {
 	struct iovec iov = { &in->m, sizeof(in->m) };
 	union {
@@ -56,19 +93,11 @@ static int receive(int socket, struct received *in)
 	ssize_t n = recvmsg(socket, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
 	in->nr_fds = 0;
+	in->bytes = 0;
 	if (n < 0)
 		return -errno;
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
-		size_t fds;
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		memcpy(in->fds, CMSG_DATA(c), fds * sizeof(int));
-		in->nr_fds = (int)fds;
-	}
 	in->bytes = (size_t)n;
-	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+	if (!take_fds(&msg, in, uid) || msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
 		return -EMSGSIZE;
 	return n > 0;
 }
@@ -132,13 +161,14 @@ static void take_hello(struct client *c, struct received *in)
 {
 	const struct ndp_msg_hello *h = &in->m.hello;
 	const bool placement = h->flags & NDP_HELLO_PLACEMENT, page = h->flags & NDP_HELLO_PAGE;
+	const uid_t uid = c->uid;
 	struct ndp_error err;
 	int ring_fd, placement_fd = -1, page_fd = -1;
 
 	if (in->nr_fds != 1 + placement + page) {
 		fail(&err, -EPROTO, "%d descriptors came with a hello, %d are wanted", in->nr_fds,
 		     1 + placement + page);
-		close_fds(in);
+		close_fds(in, c->uid);
 		client_refuse(c, &err);
 		return;
 	}
@@ -148,9 +178,10 @@ static void take_hello(struct client *c, struct received *in)
 	if (page)
 		page_fd = in->fds[1 + placement];
 	client_hello(c, h, ring_fd, placement_fd, page_fd);
-	close(ring_fd);
+	/* The client may be gone. */
+	hands_close(ring_fd, uid);
 	if (page_fd >= 0)
-		close(page_fd);
+		hands_close(page_fd, uid);
 }
 
 /* Who may move a client's experts: root, and the user it runs as. */
@@ -168,9 +199,16 @@ static void take_migrate(struct client *c, const struct ndp_msg_migrate *m)
 	else if (c->d->config.dry_run)
 		no.res = -EROFS;
 	if (no.res == 0)
-		brain_order(whose, c, m, (double)ndpd_now_ns());
+		order_start(whose, c, m, (double)ndpd_now_ns());
 	else
 		(void)!send(c->socket, &no, sizeof(no), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Who asks something may stay without being an application. */
+static void said_something(struct client *c)
+{
+	if (c->state == CLIENT_NEW)
+		c->deadline = sd_event_source_disable_unref(c->deadline);
 }
 
 static int on_client(sd_event_source *source, int fd, uint32_t revents, void *user)
@@ -178,14 +216,14 @@ static int on_client(sd_event_source *source, int fd, uint32_t revents, void *us
 	struct client *c = user;
 	struct received in;
 	struct ndp_error err;
-	int r = receive(fd, &in);
+	int r = receive(fd, &in, c->uid);
 
 	(void)source;
 	(void)revents;
 	if (r == -EAGAIN || r == -EINTR)
 		return 0;
 	if (r == 0 || r == -ECONNRESET) {
-		close_fds(&in);
+		close_fds(&in, c->uid);
 		client_free(c);
 		return 0;
 	}
@@ -196,22 +234,37 @@ static int on_client(sd_event_source *source, int fd, uint32_t revents, void *us
 		}
 		if (in.m.head.type == NDP_MSG_STATUS && in.bytes == sizeof(in.m.head) &&
 		    in.nr_fds == 0) {
-			c->hello_timer = sd_event_source_disable_unref(c->hello_timer);
+			said_something(c);
 			send_status(c);
 			return 0;
 		}
 		if (in.m.head.type == NDP_MSG_MIGRATE && in.bytes == sizeof(in.m.migrate) &&
 		    in.nr_fds == 0) {
-			c->hello_timer = sd_event_source_disable_unref(c->hello_timer);
+			said_something(c);
 			take_migrate(c, &in.m.migrate);
 			return 0;
 		}
 	}
-	close_fds(&in);
-	fail(&err, -EPROTO, "%zu bytes that are no message of version %d", r > 0 ? in.bytes : 0,
+	close_fds(&in, c->uid);
+	fail(&err, -EPROTO, "%zu bytes that are no message of version %d", in.bytes,
 	     NDP_DAEMON_VERSION);
 	client_refuse(c, &err);
 	return 0;
+}
+
+static int serve(struct ndpd *d, int socket)
+{
+	int r = client_new(d, socket);
+	struct client *c = d->clients;
+
+	if (r < 0)
+		return r;
+	r = sd_event_add_io(d->event, &c->io, socket, EPOLLIN, on_client, c);
+	if (r >= 0)
+		r = sd_event_source_set_ratelimit(c->io, LIMIT_US, MESSAGES);
+	if (r < 0)
+		client_free(c);
+	return r < 0 ? r : 0;
 }
 
 static int on_listener(sd_event_source *source, int fd, uint32_t revents, void *user)
@@ -220,27 +273,27 @@ static int on_listener(sd_event_source *source, int fd, uint32_t revents, void *
 	int socket = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	int r;
 
-	(void)source;
 	(void)revents;
-	if (socket < 0) {
-		/* Out of descriptors: those who wait are not lost, and the loop must not spin. */
-		if (errno == EMFILE || errno == ENFILE) {
-			ndpd_log(LOG_ERR, "no client can be accepted: %s", strerror(errno));
-			usleep(10000);
-		}
+	if (socket >= 0) {
+		r = serve(d, socket);
+		if (r < 0 && r != -EUSERS)
+			ndpd_log(LOG_ERR, "a client cannot be served: %s", strerror(-r));
 		return 0;
 	}
-	r = client_new(d, socket);
-	if (r == 0) {
-		struct client *c = d->clients;
+	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
+		return 0;
+	/* Those who wait are not lost, and the loop must not spin: see server_tick(). */
+	ndpd_log(LOG_ERR, "no client can be accepted now: %s", strerror(errno));
+	return sd_event_source_set_enabled(source, SD_EVENT_OFF);
+}
 
-		r = sd_event_add_io(d->event, &c->io, socket, EPOLLIN, on_client, c);
-		if (r < 0)
-			client_free(c);
-	}
-	if (r < 0 && r != -EUSERS)
-		ndpd_log(LOG_ERR, "a client cannot be served: %s", strerror(-r));
-	return 0;
+void server_tick(struct ndpd *d)
+{
+	int enabled = SD_EVENT_ON;
+
+	if (sd_event_source_get_enabled(d->listening_source, &enabled) == 0 &&
+	    ++d->ticks_deaf % DEAF_TICKS == 0)
+		sd_event_source_set_enabled(d->listening_source, SD_EVENT_ON);
 }
 
 /* ---- beginning and end --------------------------------------------------------------- */
@@ -252,13 +305,13 @@ static int clear_path(const struct sockaddr_un *address, struct ndp_error *err)
 
 	if (access(address->sun_path, F_OK) < 0)
 		return 0;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return fail(err, -errno, "no socket: %s", strerror(errno));
 	r = connect(fd, (const struct sockaddr *)address, sizeof(*address));
 	r = r < 0 ? -errno : 0;
 	close(fd);
-	if (r == 0)
+	if (r == 0 || r == -EAGAIN) /* or so many wait that there is no room */
 		return fail(err, -EADDRINUSE, "%s: another ndpd listens there", address->sun_path);
 	if (r != -ECONNREFUSED)
 		return fail(err, r, "%s: is there and is no socket of an ndpd: %s",
@@ -297,6 +350,23 @@ static int listen_at(struct ndpd *d, const char *path, struct ndp_error *err)
 	return 0;
 }
 
+/* From the service manager: checked, as it may be configured wrong. */
+static int inherit(struct ndpd *d, struct ndp_error *err)
+{
+	const int fd = SD_LISTEN_FDS_START;
+	int flags;
+
+	if (sd_is_socket_unix(fd, SOCK_SEQPACKET, 1, NULL, 0) <= 0)
+		return fail(err, -EINVAL, "the socket of the service manager is none of "
+			    "AF_UNIX, SOCK_SEQPACKET that listens (ListenSequentialPacket=)");
+	flags = fcntl(fd, F_GETFL);
+	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+		return fail(err, -errno, "the socket of the service manager cannot be used: %s",
+			    strerror(errno));
+	d->listener = fd;
+	return 0;
+}
+
 int server_start(struct ndpd *d, struct ndp_error *err)
 {
 	int r = sd_listen_fds(1);
@@ -304,13 +374,12 @@ int server_start(struct ndpd *d, struct ndp_error *err)
 	if (r > 1)
 		return fail(err, -EINVAL, "%d sockets came from the service manager, one is wanted",
 			    r);
-	if (r == 1)
-		d->listener = SD_LISTEN_FDS_START;
-	else
-		r = listen_at(d, d->config.socket, err);
+	r = r == 1 ? inherit(d, err) : listen_at(d, d->config.socket, err);
 	if (r < 0)
 		return r;
-	r = sd_event_add_io(d->event, NULL, d->listener, EPOLLIN, on_listener, d);
+	r = sd_event_add_io(d->event, &d->listening_source, d->listener, EPOLLIN, on_listener, d);
+	if (r >= 0)
+		r = sd_event_source_set_ratelimit(d->listening_source, LIMIT_US, CONNECTIONS);
 	return r < 0 ? fail(err, r, "the socket cannot be watched: %s", strerror(-r)) : 0;
 }
 
@@ -318,6 +387,7 @@ void server_end(struct ndpd *d)
 {
 	while (d->clients)
 		client_free(d->clients);
+	sd_event_source_disable_unref(d->listening_source);
 	if (d->listener >= 0)
 		close(d->listener);
 	if (d->listening[0])

@@ -90,6 +90,7 @@ static json_t *client(struct ndpd *d, struct client *c)
 	json_object_set_new(o, "skipped_posts", json_integer((json_int_t)c->ring.skipped));
 	if (c->state != CLIENT_RUNNING)
 		return o;
+	json_object_set_new(o, "share", json_real(c->brain.share));
 	json_object_set_new(o, "model", model(c));
 	if (c->node[0] || !c->hands)
 		return o;

@@ -117,8 +117,8 @@ static int make_ring(struct ndp_attachment *a, uint32_t slots, struct ndp_error 
 	a->ring->version = NDP_DAEMON_VERSION;
 	a->ring->layers = a->hello.layers;
 	a->ring->experts = a->hello.experts;
-	a->ring->slots = slots;
-	a->ring->slot_bytes = slot_bytes;
+	a->ring->slots = a->slots = slots;
+	a->ring->slot_bytes = a->slot_bytes = slot_bytes;
 	return 0;
 }
 
@@ -227,7 +227,7 @@ int ndp_placement_post(struct ndp_attachment *a, uint32_t layer, const uint32_t 
 		return -EINVAL;
 	do {
 		/* Acquire: ndpd has read the slot before it moved on. */
-		if (at - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE) >= ring->slots) {
+		if (at - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE) >= a->slots) {
 			__atomic_add_fetch(&ring->dropped, 1, __ATOMIC_RELAXED);
 			return -EAGAIN;
 		}

@@ -98,7 +98,7 @@ static int receive(struct ndp_attachment *a, int fd, union answer *m, int *page_
 		.msg_iov = &iov,
 		.msg_iovlen = 1,
 		.msg_control = &control,
-		.msg_controllen = sizeof(control),
+		.msg_controllen = CMSG_LEN(sizeof(int)), /* for one and no more */
 	};
 	struct cmsghdr *c;
 	ssize_t n;
@@ -164,8 +164,11 @@ static int introduce(struct ndp_attachment *a, int fd, struct ndp_msg_welcome *w
 
 	if (r == 0)
 		r = receive(a, fd, &m, &page_fd, err);
-	if (r < 0)
+	if (r < 0) {
+		if (page_fd >= 0)
+			close(page_fd);
 		return r;
+	}
 	if (m.head.type == NDP_MSG_ERROR && m.head.bytes == sizeof(m.error)) {
 		m.error.message[sizeof(m.error.message) - 1] = '\0';
 		r = ndpi_fail(err, m.error.code < 0 ? m.error.code : -EPROTO, "ndpd: %s",

@@ -19,6 +19,7 @@ struct ndp_attachment {
 	bool later;
 
 	struct ndp_ring *ring;
+	uint32_t slots, slot_bytes;	/* of it: what is in shared memory may change */
 	size_t ring_bytes;
 	int ring_fd;
 	int placement_fd;	/* -1: none */
@@ -44,7 +45,7 @@ struct ndp_attachment {
 static inline struct ndp_ring_slot *ndpi_ring_slot(const struct ndp_attachment *a, uint64_t at)
 {
 	return (struct ndp_ring_slot *)((char *)(a->ring + 1) +
-					(size_t)(at & (a->ring->slots - 1)) * a->ring->slot_bytes);
+					(size_t)(at & (a->slots - 1)) * a->slot_bytes);
 }
 
 /* Connects, introduces the application, takes the page.  Waits a few seconds at most. */

@@ -231,7 +231,7 @@ static void same_decisions(const char *path, const char *name, struct again *g)
 				g->others++;
 			break;
 		case EVENT_SHARE:
-			ndp_place_share(placer, e.link_share, r.options.place.pcie_share,
+			ndp_place_share(placer, e.link_share, e.pcie_share,
 					e.dimm_bytes);
 			break;
 		}
@@ -254,7 +254,7 @@ static void replay(const char *path, const char *name, struct again *g)
 		struct ndp_placer *placer = ndp_steward_placer(g->s);
 
 		if (e.kind == EVENT_SHARE)
-			ndp_place_share(placer, e.link_share, r.options.place.pcie_share,
+			ndp_place_share(placer, e.link_share, e.pcie_share,
 					e.dimm_bytes);
 		if (e.kind != EVENT_POST)
 			continue;

@@ -216,7 +216,8 @@ int recording_next(struct recording *r, struct event *e)
 			unsigned long long bytes;
 
 			e->kind = EVENT_SHARE;
-			if (sscanf(r->line, "share %*u %lf %llu", &e->link_share, &bytes) != 2)
+			if (sscanf(r->line, "share %*u %lf %llu %lf", &e->link_share, &bytes,
+				   &e->pcie_share) != 3)
 				wrong(r);
 			e->dimm_bytes = bytes;
 		} else {

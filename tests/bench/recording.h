@@ -37,6 +37,7 @@ struct event {
 	int32_t victim;
 	int res;		/* done */
 	double link_share;	/* share */
+	double pcie_share;
 	uint64_t dimm_bytes;
 };
 
