@@ -267,10 +267,11 @@ suite-vm-runner: $(QEMU)
 # One boot of one kernel runs all guest tests.
 define vm_suite
 .PHONY: suite-vm-$(1)
-suite-vm-$(1): $(BUILD)/kmod-$(1)/moendp.ko $(BUILD)/ndp-run $(GUEST_PARTS) $(QEMU) \
+suite-vm-$(1): $(BUILD)/kmod-$(1)/moendp.ko $(BUILD)/ndp-run $(BUILD)/ndpctl $(GUEST_PARTS) $(QEMU) \
 		$(SHORT_REFERENCE) $(ODD_MODEL)/reference.json
 	$$(Q)$(SUITE) vm-$(1) $(RUN_VM) --name check-$(1) --kernel $(1) $(2) \
 		--script tests/vm/guest-check.sh $(GUEST_RUN) --file tests/run/guest-cases.sh \
+		--file $(BUILD)/ndpctl --file share/hosts/trimoe-paper.json:share/hosts/trimoe-paper.json \
 		--file $$$$(command -v flock) \
 		--file $(ODD_MODEL):root/odd-moe \
 		--file $(SHORT_REFERENCE):root/tiny-moe/reference-short.json \

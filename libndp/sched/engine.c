@@ -85,7 +85,7 @@ void ndp_place_defaults(struct ndp_place_options *options, const struct ndp_host
 	*options = (struct ndp_place_options){
 		.gpu_bytes = host->gpu_bytes,
 		.dimm_bytes = host->dimm_bytes,
-		.allowed_mask = UINT32_MAX >> (32 - host->nr_dimms),
+		.allowed_mask = (uint32_t)((1ull << host->nr_dimms) - 1),
 		.charges = NDP_CHARGES_ALL,
 		.kinds = (1u << NDP_PLACE_KINDS) - 1,
 		.policy = NDP_POLICY_TRIMOE,

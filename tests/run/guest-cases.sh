@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# ndp-run on real nodes, in a guest as root, as TAP: no driver, a driver without its function bound,
-# a user who may not open the node, Ctrl-C while another process holds the device or a DIMM hangs, a
-# DIMM that hangs, one that is unplugged. Needs busybox, flock, host and ndp-run in the path, the
-# model in /root/tiny-moe, the driver as /root/moendp.ko, not loaded; leaves it unloaded and all
+# ndp-run and ndpctl on real nodes, in a guest as root, as TAP: no driver, a driver without its
+# function bound, a user who may not open the node, Ctrl-C while another process holds the device or a
+# DIMM hangs, a DIMM that hangs, one that does not come back from a reset, one that is unplugged.
+# Needs busybox, flock, host, ndp-run and ndpctl in the path, the model in /root/tiny-moe, the driver as /root/moendp.ko, not loaded; leaves it unloaded and all
 # DIMMs plugged. Cases from public reports: pmem/ndctl#246, intel/idxd-config#16, ROCm/amdsmi#114,
-# tenstorrent/tt-umd#2336.
+# tenstorrent/tt-umd#2336 and #2316.
 # shellcheck disable=SC2317 # t calls the functions
 set -u
 
@@ -63,7 +63,10 @@ says() {
 
 empty_list_because() {
 	ends 0 ndp-run --list && [ "$(cat "$work/out")" = "[]" ] && [ "$(wc -l <"$work/err")" -eq 1 ] &&
-		says err "$1"
+		says err "$1" || return 1
+	ends 0 ndpctl list && [ "$(cat "$work/out")" = "[]" ] && [ "$(wc -l <"$work/err")" -eq 1 ] &&
+		says err "$1" && ends 3 ndpctl info && says out '"error"' "$1" &&
+		ends 1 ndpctl doctor && says out "problem  "
 }
 
 cannot_run_because() {
@@ -103,12 +106,12 @@ runs_again_as_root() {
 	ends 0 ndp-run --model "$model" --device "$node" --prompt x --tokens 2
 }
 
-# Process 1 holds the lock for as long as it runs; SIGINT to process 2 must not touch it.
+# Process 1 holds the lock for as long as it runs; SIGINT to process 2, the command, must not touch it.
 interrupted_while_waiting() {
 	(exec 9<"$node" && flock 9 && exec sleep 30) &
 	holder=$!
 	sleep 1
-	ndp-run --model "$model" --device "$node" --prompt x --lock >"$work/out" 2>"$work/err" &
+	"$@" >"$work/out" 2>"$work/err" &
 	waiter=$!
 	sleep 2
 	start=$(cut -d ' ' -f 1 /proc/uptime | tr -d .)
@@ -121,7 +124,7 @@ interrupted_while_waiting() {
 	ok=1
 	[ "$got" -eq 130 ] && [ "$took" -lt "$soon" ] && says err "waiting for the lock of $node" &&
 		kill -0 "$holder" && ok=0
-	stuck=$(grep -lE '^State:[[:space:]]*D' /proc/[0-9]*/status 2>/dev/null | xargs -r grep -l ndp-run)
+	stuck=$(grep -lE '^State:[[:space:]]*D' /proc/[0-9]*/status 2>/dev/null | xargs -r grep -lE 'ndp-run|ndpctl')
 	[ -z "$stuck" ] || { echo "in state D: $stuck"; ok=1; }
 	kill "$holder"
 	wait "$holder" 2>/dev/null
@@ -213,6 +216,89 @@ one_dimm() {
 		says out "${node}d1, 1 DIMM;"
 }
 
+# ---- ndpctl
+
+ndpctl_looks() {
+	ends 0 ndpctl list && says out "\"${node}d3\"" '"ready"' && [ ! -s "$work/err" ] &&
+		ends 0 ndpctl list -u && says out "${node}d3" &&
+		ends 0 ndpctl info "$node" && says out '"dimm_mask": 15' &&
+		ends 0 ndpctl topology "${node}" -u && says out "DIMM-Link complete" &&
+		ends 0 ndpctl top --once -d 0.5 && says out "DIMMs only" "$node" &&
+		ends 0 ndpctl doctor && says out "every DIMM reaches every other" "4 of 4 DIMMs"
+}
+
+# Who is who was made by no_permission().
+ndpctl_no_permission() {
+	ends 3 su -s /bin/sh guest -c "ndpctl info $node" &&
+		says out '"EACCES"' && says err "$node" root 0660 "join the group ndp" &&
+		ends 3 su -s /bin/sh guest -c "ndpctl reset $node" && [ ! -s "$work/out" ] &&
+		says err "$node" root 0660 "become root" &&
+		ends 0 su -s /bin/sh guest -c "ndpctl list" && says out "$node" &&
+		ends 1 su -s /bin/sh guest -c "ndpctl doctor" &&
+		says out "problem  node      cannot open $node"
+}
+
+ndpctl_stat() {
+	ends 0 ndpctl stat --json --output "$work/stat" -- \
+		ndp-run --model "$model" --device "$node" --prompt x --tokens 2 --quiet &&
+		grep -q '"tokens": [1-9]' "$work/stat" && grep -q '"modelled_busy_ns": [1-9]' "$work/stat" &&
+		! grep -q modelled "$work/out" &&
+		ends 7 ndpctl stat -- sh -c 'exit 7' && says err "LINK BYTES" && [ ! -s "$work/out" ]
+}
+
+ndpctl_reset() {
+	before=$(cat /sys/class/ndp/ndp0d1/resets)
+	ends 0 ndpctl reset "${node}d1" && says out "${node}d1" ready && [ ! -s "$work/err" ] &&
+		[ "$(cat /sys/class/ndp/ndp0d1/resets)" -eq $((before + 1)) ] &&
+		ends 0 ndpctl reset "$node" --json && says out "${node}d0" "${node}d3" &&
+		runs_again_as_root
+}
+
+ndpctl_in_use() {
+	(exec 9<"${node}d1" && flock 9 && exec sleep 30) &
+	holder=$!
+	sleep 1
+	before=$(cat /sys/class/ndp/ndp0d1/resets)
+	ends 3 ndpctl reset "${node}d1" && [ ! -s "$work/out" ] && says err "in use" "--wait" &&
+		[ "$(cat /sys/class/ndp/ndp0d1/resets)" -eq "$before" ]
+	ok=$?
+	kill "$holder"
+	wait "$holder" 2>/dev/null
+	return "$ok"
+}
+
+# It ends at the driver's deadline, and says nothing that sounds like success.
+reset_fails() {
+	timeout_ms 3000 && host set dimm1 x-inject-reset-stuck on || return 1
+	start=$(cut -d ' ' -f 1 /proc/uptime | tr -d .)
+	ends 3 ndpctl reset "${node}d1" || return 1
+	took=$(($(cut -d ' ' -f 1 /proc/uptime | tr -d .) - start))
+	echo "after ${took}0 ms"
+	[ ! -s "$work/out" ] && [ "$took" -lt $((800 + soon)) ] &&
+		says err "its state is failed" && ! grep -qiE 'success|succeed|ready|done' "$work/err" &&
+		[ "$(cat /sys/class/ndp/ndp0d1/state)" = failed ] &&
+		ends 0 ndpctl list && says out '"failed"' &&
+		ends 1 ndpctl doctor && says out "DIMM 1 of $node is failed"
+}
+
+reset_interrupted() {
+	timeout_ms 10000
+	ndpctl reset "${node}d1" >"$work/out" 2>"$work/err" &
+	runner=$!
+	sleep 2
+	interrupt_running && [ ! -s "$work/out" ] && says err "the driver goes on"
+	ok=$?
+	# The locks are free again when the driver has given up.
+	flock "$node" true && [ "$(cat /sys/class/ndp/ndp0d1/state)" = failed ] || ok=1
+	timeout_ms 30000
+	return "$ok"
+}
+
+reset_again() {
+	host set dimm1 x-inject-reset-stuck off && ends 0 ndpctl reset "${node}d1" &&
+		says out ready && runs_again_as_root && says out "4 DIMMs"
+}
+
 lock_is_released() {
 	ends 0 ndp-run --model "$model" --device "$node" --prompt x --tokens 2 --lock --quiet
 }
@@ -223,7 +309,18 @@ t "insmod" insmod "$driver"
 t "--list names the node" lists_the_node
 t "no permission: path, owner, mode, group" no_permission
 t "root may still" runs_again_as_root
-t "SIGINT while waiting for the lock" interrupted_while_waiting
+t "ndpctl list, info, topology, top" ndpctl_looks
+t "ndpctl: no permission: path, owner, mode, group" ndpctl_no_permission
+t "ndpctl stat counts what a command did, with its status" ndpctl_stat
+t "ndpctl reset" ndpctl_reset
+t "ndpctl reset: a device in use" ndpctl_in_use
+t "ndpctl reset --wait: SIGINT while waiting for the lock" interrupted_while_waiting \
+	ndpctl reset --wait "${node}d1"
+t "ndpctl reset: a DIMM that does not come back" reset_fails
+t "ndpctl reset: SIGINT while it does not come back" reset_interrupted
+t "ndpctl reset: it comes back" reset_again
+t "SIGINT while waiting for the lock" interrupted_while_waiting \
+	ndp-run --model "$model" --device "$node" --prompt x --lock
 t "SIGINT while commands run and experts move" interrupted_while_running
 t "the lock is free again" lock_is_released
 t "the node of one DIMM" one_dimm
