@@ -339,7 +339,7 @@ static struct point try_point(const struct options *o, unsigned int i, double es
 	} else {
 		pause_for(o->seconds);
 	}
-	/* In DIMMs it may take longer than on the CPU: much longer when others keep them waiting. */
+	/* In DIMMs it may take longer than on the CPU, much longer when others are in the way. */
 	while (b && b->w.n < 5 && (double)bench_now_ns() - wall < 30e9)
 		pause_for(o->seconds / 10);
 	p.share = (process_ns() - cpu_time) / ((double)bench_now_ns() - wall) / busy;

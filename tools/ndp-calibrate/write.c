@@ -78,12 +78,12 @@ static void add_table(json_t *group, const struct curve *c, const struct options
 		snprintf(shapes + strlen(shapes), sizeof(shapes) - strlen(shapes), "%s%ux%u",
 			 s ? ", " : "", o->hidden[s], o->neurons[s]);
 	if (o->nr_shapes > 1)
-		add(group, "table", table, "RUN", "measured", "tokens of an expert, GFLOP/s of "
-		    "wall time; %s; experts of %s, geometric mean, at most a factor %.2f apart", what,
+		add(group, "table", table, "RUN", "measured", "tokens of an expert, GFLOP/s "
+		    "of wall time; %s; experts of %s, geometric mean, at most a factor %.2f apart", what,
 		    shapes, spread);
 	else
-		add(group, "table", table, "RUN", "measured", "tokens of an expert, GFLOP/s of "
-		    "wall time; %s; experts of %s", what, shapes);
+		add(group, "table", table, "RUN", "measured", "tokens of an expert, GFLOP/s "
+		    "of wall time; %s; experts of %s", what, shapes);
 }
 
 /* Peak and efficiency; the table says the rest. */
@@ -110,7 +110,8 @@ static const char *company(const struct measured *m, const struct options *o)
 static const char *cpu_company(const struct measured *m, const struct options *o)
 {
 	return m->has_ndp && !o->alone ?
-	       "measured while CPU and DIMMs both computed, adding up the results of both included" :
+	       "measured while CPU and DIMMs both computed, adding up the results of both "
+	       "included" :
 	       "measured by itself, adding up the results included";
 }
 
