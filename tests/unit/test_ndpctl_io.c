@@ -611,6 +611,25 @@ static void doctor_sees_functions(void **state)
 	json_decref(d.checks);
 }
 
+/* An ndpd that answers, and has opened no node. */
+static void doctor_sees_what_ndpd_has_not_opened(void **state)
+{
+	pid_t pid = start_ndpd(TRUTH);
+	struct doctor d = { .checks = json_array() };
+	static char config[64];
+
+	(void)state;
+	snprintf(config, sizeof(config), "%s/ndpd.conf", dir);
+	roots.config = config;
+	put("[daemon]\npoll_ms = 0\n", "ndpd.conf");
+	doctor_system(&d);
+	waitpid(pid, NULL, 0);
+	assert_true(found(&d, "ndpd", "ok", "0 clients"));
+	assert_true(found(&d, "ndpd", "problem", "ndp0: it sees no counters"));
+	assert_true(found(&d, "config", "problem", "ndpd.conf: line 2"));
+	json_decref(d.checks);
+}
+
 /* The nodes here are plain files: they open, and are no devices. */
 static void doctor_sees_nodes(void **state)
 {
@@ -640,6 +659,7 @@ int main(void)
 		TEST(no_ndpd),
 		TEST(sigint_while_ndpd_is_silent),
 		TEST(doctor_sees_functions),
+		TEST(doctor_sees_what_ndpd_has_not_opened),
 		TEST(doctor_sees_nodes),
 	};
 

@@ -155,6 +155,33 @@ static void check_config(struct doctor *d)
 	free(c);
 }
 
+static bool has_node(const json_t *doc, const char *path)
+{
+	const json_t *o;
+	size_t i;
+
+	json_array_foreach(json_object_get(doc, "devices"), i, o)
+		if (!strcmp(json_str(o, "node"), path))
+			return true;
+	return false;
+}
+
+/* It is another user, who may have other rights. */
+static void check_daemon_nodes(struct doctor *d, const json_t *doc)
+{
+	struct ndp_node *nodes;
+	struct ndp_error why;
+	int n = nodes_find(&nodes, &why);
+
+	for (int i = 0; i < n; i++)
+		if (nodes[i].dimm < 0 && !has_node(doc, nodes[i].path))
+			doctor_say(d, CHECK_PROBLEM, "ndpd", "put its user into the group of the "
+				   "node, and let its unit reach it (DeviceAllow); then restart it",
+				   "it has not opened %s: it sees no counters there",
+				   nodes[i].path);
+	free(nodes);
+}
+
 static void check_daemon(struct doctor *d)
 {
 	struct ndp_error err = { 0 };
@@ -182,6 +209,7 @@ static void check_daemon(struct doctor *d)
 			   roots.socket, json_double(doc, "uptime_s", 0),
 			   json_array_size(clients));
 	json_decref(clients);
+	check_daemon_nodes(d, doc);
 	json_decref(doc);
 }
 

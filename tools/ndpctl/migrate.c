@@ -165,8 +165,12 @@ static int explain(const struct options *o, const struct ndp_msg_migrated *m,
 		why = "ndpd cannot move its experts: it has ended, or gave ndpd no placement fd";
 		break;
 	case -EPERM:
-		why = "only root and the user that the client runs as may move its experts";
+		/* Of the order, which then took no time; or of one move. */
+		why = m->wall_ns == 0 ?
+		      "only root and the user that the client runs as may move its experts" :
+		      "the application does not allow it on that DIMM";
 		break;
+	case -EOPNOTSUPP:
 	case -EROFS:
 		why = "ndpd runs with --dry-run (or dry_run in its configuration): it moves "
 		"nothing";

@@ -287,8 +287,8 @@ static int show(struct screen *v, const struct top_sample *s, double delay_s,
 		const int left_ms = (int)((end - now) / 1000000) + 1;
 		int key;
 
-		/* A signal just before the wait costs half a second at most. */
-		timeout(left_ms < 500 ? left_ms : 500);
+		/* ncurses goes on waiting after a signal. */
+		timeout(left_ms < 200 ? left_ms : 200);
 		key = getch();
 		if (interrupt_check(err) < 0)
 			return -EINTR;
