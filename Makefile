@@ -222,7 +222,7 @@ SUITES := unit qtest style vm
 SUITE := tests/suite.sh
 RESULTS := $(BUILD)/results
 .PHONY: check check-parts check-run $(SUITES:%=suite-%) $(SUITES:%=check-%) qtest check-debug bench \
-	suite-vm-runner
+	suite-vm-runner suite-vm-deb check-deb
 
 check:	## everything that must hold: unit tests, device, style, guests (installs what is missing)
 	$(Q)$(MAKE) --no-print-directory setup
@@ -249,6 +249,9 @@ check-style:	## checkpatch, sparse, W=1, shellcheck, licences
 	$(call judged_check,style)
 check-vm:	## boot the guests: the model on every placement, kselftests
 	$(call judged_check,vm)
+check-deb:	## Debian packages: lintian, DKMS, and a Debian 12 with systemd that has them
+	$(Q)tools/build/setup.sh packages.txt packages-qemu.txt packages-deb.txt
+	$(call judged_check,vm-deb)
 check-debug: suite-vm-debug	## the guest tests under KASAN and lockdep (builds a kernel: 25 minutes once)
 	$(Q)tests/tally.sh $(RESULTS)/vm-debug.tap
 
@@ -261,6 +264,8 @@ suite-qtest: $(QEMU)
 suite-style: $(QEMU)
 	$(Q)$(SUITE) style tests/style.sh
 suite-vm: suite-vm-runner $(KERNELS:%=suite-vm-%)
+suite-vm-deb: $(QEMU) $(SHORT_REFERENCE)
+	$(Q)$(SUITE) vm-deb tests/vm/deb.sh $(KERNELS)
 suite-vm-runner: $(QEMU)
 	$(Q)$(SUITE) vm-runner tests/vm/runner-test.sh
 

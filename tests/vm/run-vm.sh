@@ -16,6 +16,7 @@
 #   --file SRC[:DST]         into the initramfs         --env NAME=VALUE for the script
 #   --icount                 deterministic: one vCPU, guest time counted in instructions
 #   --nvme SIZE              an NVMe disk of zeroes     --dry-run        print QEMU's command line
+#   --system DIR             boot the system of deb-root.sh; what it writes to its disk is lost
 #
 # --file, --env, --module and --append may be repeated. The driver is /root/moendp.ko in the guest;
 # the script loads it. Each DIMM (dimm0, dimm1, ...) sits behind its own port, so that
@@ -28,7 +29,7 @@ build=${NDP_BUILD:-$top/build}
 die() { echo "run-vm: $*" >&2; exit 2; }
 
 kernel=6.1 name=vm script='' dimms=4 dimm_size=256M dimm_opt='' domains=1 smp=2 mem=2G timeout=300
-icount='' nvme='' dry='' shell='' append=() ramfs=()
+icount='' nvme='' system='' dry='' shell='' append=() ramfs=()
 while [ $# -gt 0 ]; do
 	case $1 in
 	--icount) icount=1; shift; continue ;;
@@ -54,6 +55,7 @@ while [ $# -gt 0 ]; do
 	--file) ramfs+=(-f "$2") ;;
 	--env) ramfs+=(-e "$2") ;;
 	--nvme) nvme=$2 ;;
+	--system) system=$2 ;;
 	*) die "no such option: $1 (see the head of this script)" ;;
 	esac
 	shift 2
@@ -69,18 +71,24 @@ if ! [[ $dimms =~ ^[0-9]+$ ]] || [ "$dimms" -gt 32 ]; then die "--dimms: 0 to 32
 
 qemu=${NDP_QEMU:-$build/qemu/qemu-system-x86_64}
 [ -x "$qemu" ] || die "no $qemu: run make qemu"
-if [ "$kernel" = debug ]; then
-	kernel_dir=$("$here/debug-kernel.sh")
-else
-	kernel_dir=$("$here/guest-kernel.sh" "$kernel")
-fi
-module=$build/kmod-$kernel/moendp.ko
-[ ! -e "$module" ] || ramfs+=(-f "$module:root/moendp.ko")
-
 run=$build/vm/$name
 rm -rf "$run"
 mkdir -p "$run"
-"$here/mkinitramfs.sh" -o "$run/initramfs" -s "$script" -k "$kernel_dir" "${ramfs[@]}"
+root=''
+if [ -n "$system" ]; then
+	vmlinuz=$system/vmlinuz-$kernel initramfs=$system/initrd-$kernel root="root=LABEL=ndp rw"
+	"$here/deb-files.sh" -o "$run/files" -s "$script" "${ramfs[@]}"
+else
+	if [ "$kernel" = debug ]; then
+		kernel_dir=$("$here/debug-kernel.sh")
+	else
+		kernel_dir=$("$here/guest-kernel.sh" "$kernel")
+	fi
+	module=$build/kmod-$kernel/moendp.ko
+	[ ! -e "$module" ] || ramfs+=(-f "$module:root/moendp.ko")
+	vmlinuz=$kernel_dir/vmlinuz initramfs=$run/initramfs
+	"$here/mkinitramfs.sh" -o "$initramfs" -s "$script" -k "$kernel_dir" "${ramfs[@]}"
+fi
 
 # An emulated CPU of a busy host may stand still for longer than the kernel's defaults allow; a real
 # lockup lasts. For the same reason its timer may miss the kernel's test of it at boot, and its time
@@ -88,8 +96,8 @@ mkdir -p "$run"
 patience="no_timer_check watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=180"
 [ -n "$icount" ] || patience+=" tsc=reliable"
 machine=(-nodefaults -no-user-config -no-reboot -M q35 -cpu max -m "$mem"
-	-L /usr/share/seabios -L /usr/share/qemu -kernel "$kernel_dir/vmlinuz" -initrd "$run/initramfs"
-	-append "console=ttyS0 loglevel=5 panic=-1 oops=panic $patience ${append[*]}")
+	-L /usr/share/seabios -L /usr/share/qemu -kernel "$vmlinuz" -initrd "$initramfs"
+	-append "console=ttyS0 loglevel=5 panic=-1 oops=panic $patience $root ${append[*]}")
 if [ -n "$icount" ]; then
 	machine+=(-smp 1 -accel "tcg,thread=single" -icount "shift=0,sleep=off")
 else
@@ -125,6 +133,11 @@ done
 echo "{$json}" >"$run/dimms.json"
 [ -z "$nvme" ] || machine+=(-drive "driver=null-co,read-zeroes=on,size=$nvme,if=none,id=nvme0"
 	-device "nvme,serial=ndp0,drive=nvme0")
+[ -z "$system" ] || machine+=(
+	-drive "file=$system/disk,format=raw,if=none,id=system,snapshot=on"
+	-device "nvme,serial=ndpsystem,drive=system"
+	-drive "file=$run/files,format=raw,if=none,id=files,read-only=on"
+	-device "nvme,serial=ndpfiles,drive=files")
 
 if [ -n "$dry" ]; then
 	printf '%q ' "$qemu" "${machine[@]}" "$@"
