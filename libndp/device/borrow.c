@@ -117,7 +117,8 @@ static int borrowed_list(int fd, uint64_t *start, struct ndp_placement_entry *en
 		return r;
 	if (reply.nr > req.nr_ranges)
 		return -EPROTO;
-	memcpy(entries, reply.entries, reply.nr * sizeof(*entries));
+	if (reply.nr)
+		memcpy(entries, reply.entries, reply.nr * sizeof(*entries));
 	*start = reply.next;
 	return (int)reply.nr;
 }

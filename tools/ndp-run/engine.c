@@ -21,6 +21,7 @@
 
 struct engine {
 	struct model *m;
+	struct ndp_attachment *daemon; /* NULL: none */
 	struct trace *trace;
 	struct ndp_moe_context *moe;
 	struct expert_stats stats;
@@ -95,7 +96,7 @@ static uint32_t smallest(uint32_t a, uint32_t b)
 }
 
 int engine_create(struct engine **out, struct model *m, uint32_t positions, struct trace *trace,
-		  struct ndp_error *err)
+		  struct ndp_attachment *daemon, struct ndp_error *err)
 {
 	const struct model_config *c = &m->config;
 	struct engine *e = calloc(1, sizeof(*e));
@@ -105,6 +106,7 @@ int engine_create(struct engine **out, struct model *m, uint32_t positions, stru
 		return fail(err, -ENOMEM, "out of memory");
 	e->m = m;
 	e->trace = trace;
+	e->daemon = daemon;
 	e->positions = smallest(positions, c->max_positions);
 	e->batch = smallest(MAX_BATCH, e->positions);
 	r = alloc_buffers(e, err);
@@ -240,7 +242,7 @@ static int expert_block(struct engine *e, uint32_t l, uint32_t n, struct ndp_err
 		trace_layer(e->trace, l, ids, tokens * e->m->info.router.top_k);
 	}
 	add(e->x, e->delta, (size_t)n * c->hidden);
-	return 0;
+	return e->daemon ? ndp_placement_follow(e->daemon, e->m->moe, e->moe, l, err) : 0;
 }
 
 /* The @n tokens, at most a batch, through all layers. */

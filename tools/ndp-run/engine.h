@@ -9,6 +9,8 @@
 #include "model.h"
 #include "trace.h"
 
+#include <ndp/attach.h>
+
 /* What all calls of ndp_moe_forward() reported, added up. */
 struct expert_stats {
 	struct ndp_domain_report domain[NDP_DOMAINS];
@@ -28,11 +30,11 @@ struct expert_stats {
 struct engine;
 
 /*
- * Room for @positions tokens, at most the model's max_positions.  @trace may be
- * NULL; both must outlive the engine.
+ * Room for @positions tokens, at most the model's max_positions.  @trace and @daemon may
+ * be NULL; all must outlive the engine.
  */
 int engine_create(struct engine **e, struct model *m, uint32_t positions, struct trace *trace,
-		  struct ndp_error *err);
+		  struct ndp_attachment *daemon, struct ndp_error *err);
 void engine_free(struct engine *e);
 
 /* Forgets all tokens: the next one is at position 0. */

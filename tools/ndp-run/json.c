@@ -186,6 +186,17 @@ static json_t *migration_object(const struct run *run)
 			 "no_room", integer(run->migration.no_room));
 }
 
+static json_t *daemon_object(const struct run *run)
+{
+	if (!run->options->daemon)
+		return json_null();
+	return json_pack("{s:b, s:o, s:o, s:o}",
+			 "attached", run->daemon.attached,
+			 "posts", integer(run->daemon.posts),
+			 "dropped", integer(run->daemon.dropped),
+			 "moves", integer(run->moves));
+}
+
 /* Names of domains in the order in which they are printed. */
 static json_t *domains_object(const struct run *run)
 {
@@ -298,7 +309,7 @@ static int print(FILE *f, json_t *v, struct ndp_error *err)
 
 int report_json(FILE *f, const struct run *run, struct ndp_error *err)
 {
-	return print(f, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+	return print(f, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
 				  "model", model_object(run),
 				  "device", device_object(run),
 				  "gpu", gpu_object(run),
@@ -310,7 +321,8 @@ int report_json(FILE *f, const struct run *run, struct ndp_error *err)
 				  "dimms", dimms_array(run),
 				  "totals", totals_object(run),
 				  "experts", experts_object(run),
-				  "migration", migration_object(run)),
+				  "migration", migration_object(run),
+				  "daemon", daemon_object(run)),
 		     err);
 }
 

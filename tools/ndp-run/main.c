@@ -44,6 +44,7 @@ struct session {
 	struct trace *trace;
 	struct engine *engine;
 	struct migrator *migrator;
+	struct ndp_attachment *daemon;
 	int lock_fd;
 	struct run run;
 };
@@ -277,8 +278,51 @@ static int load_model(struct session *s, const struct model_config *c, struct nd
 		return r;
 	options.gpu = d->gpu;
 	options.domains = d->mask;
-	options.adapt = !!d->gpu;
+	options.adapt = d->gpu && !o->daemon;
 	return model_load_experts(s->run.model, &options, err);
+}
+
+static int attach(struct session *s, struct ndp_error *err)
+{
+	const struct ndp_model_info *info = &s->run.model->info;
+	const struct domains *d = &s->run.domains;
+	struct ndp_gpu_info gpu = { 0 };
+	struct ndp_attach_options options = {
+		.socket = s->o->daemon_socket,
+		.name = info->family,
+		.device = d->dev,
+		.layers = info->layers,
+		.experts = info->router.experts,
+		.top_k = info->router.top_k,
+		.hidden = info->hidden,
+		.intermediate = info->routed.neurons,
+		.expert_bytes = ndp_expert_blocks(&info->routed) *
+				ndp_expert_block_bytes(&info->routed),
+	};
+
+	if (d->gpu) {
+		ndp_gpu_info(d->gpu, &gpu);
+		options.gpu_bytes = gpu.budget_bytes;
+	}
+	return ndp_placement_attach(&s->daemon, &options, err);
+}
+
+/* How often experts have moved, by whom ever. */
+static uint64_t count_moves(const struct model *m)
+{
+	uint64_t moves = 0;
+
+	for (uint32_t l = 0; l < m->info.layers; l++) {
+		for (uint32_t e = 0; e < m->info.router.experts; e++) {
+			struct ndp_weights *w = ndp_moe_is_moe(m->moe, l) ?
+				ndp_moe_weights(m->moe, l, e) : NULL;
+			struct ndp_weights_info info;
+
+			if (w && ndp_weights_info(w, &info) == 0)
+				moves += info.moves;
+		}
+	}
+	return moves;
 }
 
 static int run_prompts(struct session *s, uint32_t positions, struct ndp_error *err)
@@ -288,7 +332,12 @@ static int run_prompts(struct session *s, uint32_t positions, struct ndp_error *
 	int stopped;
 	int r;
 
-	r = engine_create(&s->engine, run->model, positions, s->trace, err);
+	if (s->o->daemon) {
+		r = attach(s, err);
+		if (r < 0)
+			return r;
+	}
+	r = engine_create(&s->engine, run->model, positions, s->trace, s->daemon, err);
 	if (r < 0)
 		return r;
 	r = report_snapshot(&run->before, &run->domains, err);
@@ -312,6 +361,9 @@ static int run_prompts(struct session *s, uint32_t positions, struct ndp_error *
 		return r;
 	run->experts = *engine_expert_stats(s->engine);
 	ndp_moe_memory(run->model->moe, &run->memory);
+	run->moves = count_moves(run->model);
+	if (s->daemon)
+		ndp_placement_state(s->daemon, &run->daemon);
 	return report_snapshot(&run->after, &run->domains, err);
 }
 
@@ -383,6 +435,7 @@ static void session_end(struct session *s)
 
 	trace_close(s->trace, &ignored);
 	engine_free(s->engine);
+	ndp_placement_detach(s->daemon);
 	model_free(s->run.model);
 	domains_close(&s->run.domains);
 	if (s->lock_fd >= 0)

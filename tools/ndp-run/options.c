@@ -29,6 +29,7 @@ const char options_usage[] =
 	"                       0 leaves the GPU unused\n"
 	"  --deterministic      the same bits each time; slower\n"
 	"  --placement POLICY   local, striped, spread:K or dimm:D (default: local)\n"
+	"  --daemon[=SOCKET]    let ndpd decide where experts lie, and what GPU memory holds\n"
 	"  --migrate MS         keep moving random experts, one every MS milliseconds\n"
 	"  --check REFERENCE    compare with reference.json: all tokens, best logits\n"
 	"  --prompt TEXT        continue TEXT\n"
@@ -50,7 +51,7 @@ const char options_usage[] =
 
 enum {
 	OPT_MODEL = 256, OPT_DEVICE, OPT_DOMAINS, OPT_POLICY, OPT_HOST, OPT_THREADS, OPT_GPU,
-	OPT_GPU_EXPERTS, OPT_DETERMINISTIC, OPT_PLACEMENT, OPT_MIGRATE, OPT_CHECK, OPT_PROMPT,
+	OPT_GPU_EXPERTS, OPT_DETERMINISTIC, OPT_PLACEMENT, OPT_DAEMON, OPT_MIGRATE, OPT_CHECK, OPT_PROMPT,
 	OPT_PROMPT_FILE, OPT_TOKENS, OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_SEED, OPT_TRACE,
 	OPT_LOCK, OPT_LIST, OPT_JSON, OPT_QUIET, OPT_HELP,
 };
@@ -66,6 +67,7 @@ static const struct option longopts[] = {
 	{ "gpu-experts", required_argument, NULL, OPT_GPU_EXPERTS },
 	{ "deterministic", no_argument, NULL, OPT_DETERMINISTIC },
 	{ "placement", required_argument, NULL, OPT_PLACEMENT },
+	{ "daemon", optional_argument, NULL, OPT_DAEMON },
 	{ "migrate", required_argument, NULL, OPT_MIGRATE },
 	{ "check", required_argument, NULL, OPT_CHECK },
 	{ "prompt", required_argument, NULL, OPT_PROMPT },
@@ -211,6 +213,10 @@ static int parse_one(struct options *o, int opt, struct ndp_error *err)
 	case OPT_PLACEMENT:
 		o->placement = optarg;
 		return 0;
+	case OPT_DAEMON:
+		o->daemon = true;
+		o->daemon_socket = optarg;
+		return 0;
 	case OPT_MIGRATE:
 		return parse_u32("migrate", optarg, 1, 3600000, &o->migrate_ms, err);
 	case OPT_CHECK:
@@ -307,6 +313,8 @@ static int check_combination(const struct options *o, const bool *given, struct 
 			    "many");
 	if (o->temperature == 0 && (given[OPT_TOP_K - OPT_MODEL] || given[OPT_TOP_P - OPT_MODEL]))
 		return fail(err, -EINVAL, "--top-k and --top-p want a --temperature above 0");
+	if (o->daemon && o->migrate_ms)
+		return fail(err, -EINVAL, "--migrate has no use with --daemon: ndpd moves experts");
 	if (o->temperature == 0 && !o->migrate_ms && given[OPT_SEED - OPT_MODEL])
 		return fail(err, -EINVAL,
 			    "--seed wants a --temperature above 0 or --migrate: nothing "

@@ -22,6 +22,8 @@ struct options {
 	uint32_t threads; /* 0: one for each CPU */
 	const char *host; /* profile; NULL: a guess */
 	bool deterministic;
+	bool daemon;
+	const char *daemon_socket; /* NULL: the usual one */
 	uint32_t migrate_ms; /* 0: no migration */
 	const char *check;
 	const char *prompt;

@@ -280,4 +280,8 @@ void report_text(FILE *f, const struct run *run)
 			"after another; %" PRIu64 " given up for lack of room\n",
 			run->migration.moves, run->migration.bytes,
 			us(run->migration.modelled_ns), run->migration.no_room);
+	if (run->options->daemon)
+		fprintf(f, "ndpd: %s; %" PRIu64 " loads posted, %" PRIu64 " dropped; experts moved "
+			"%" PRIu64 " times\n", run->daemon.attached ? "attached" : "gone",
+			run->daemon.posts, run->daemon.dropped, run->moves);
 }

@@ -42,6 +42,8 @@ struct run {
 	struct expert_stats experts;
 	struct ndp_moe_memory memory; /* at the end */
 	struct migrator_stats migration;
+	struct ndp_attach_state daemon; /* at the end */
+	uint64_t moves; /* of all experts, at the end */
 	uint64_t load_wall_ns;
 };
 
