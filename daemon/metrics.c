@@ -416,7 +416,7 @@ static int watch(struct ndpd *d, struct metrics *m)
 	if (r >= 0)
 		r = sd_event_source_set_ratelimit(m->io, LIMIT_US, RUNS);
 	if (r >= 0)
-		r = sd_event_add_time_relative(d->event, &m->timer, CLOCK_MONOTONIC, 0, 0,
+		r = sd_event_add_time_relative(d->event, &m->timer, CLOCK_MONOTONIC, 0, 1000,
 					       on_timeout, m);
 	return r < 0 ? r : 0;
 }

@@ -6,5 +6,8 @@ ndpd_SRCS := $(addprefix daemon/,main.c brain.c client.c config.c devices.c hand
 	metrics.c order.c page.c record.c ring.c server.c share.c status.c) tools/ndp-run/error.c
 ndpd_LIBS := -lsystemd -linih -ljansson -lmicrohttpd
 HOST_CHECKS += tests/run/daemon.sh
+test_ndpd_SRCS := tests/unit/test_ndpd.c tests/unit/ndpd_world.c
 test_ndpd_LIBS := -ljansson
-$(BUILD)/unit/test_ndpd: $(BUILD)/ndpd
+test_ndpd_hostile_SRCS := tests/unit/test_ndpd_hostile.c tests/unit/ndpd_world.c
+test_ndpd_hostile_LIBS := -ljansson
+$(BUILD)/unit/test_ndpd $(BUILD)/unit/test_ndpd_hostile: $(BUILD)/ndpd
