@@ -10,4 +10,5 @@ test_ndpd_SRCS := tests/unit/test_ndpd.c tests/unit/ndpd_world.c
 test_ndpd_LIBS := -ljansson
 test_ndpd_hostile_SRCS := tests/unit/test_ndpd_hostile.c tests/unit/ndpd_world.c
 test_ndpd_hostile_LIBS := -ljansson
+test_ndpd_share_SRCS := tests/unit/test_ndpd_share.c daemon/share.c
 $(BUILD)/unit/test_ndpd $(BUILD)/unit/test_ndpd_hostile: $(BUILD)/ndpd

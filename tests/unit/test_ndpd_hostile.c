@@ -1017,6 +1017,7 @@ static void metrics_are_for_those_who_ask_properly(void **state)
 	struct hello h;
 	char config[256];
 	int stalled[STALLED], fd;
+	double start;
 
 	snprintf(config, sizeof(config), "[metrics]\nlisten = unix:%s/metrics\n", w->dir);
 	write_config(w, config);
@@ -1043,8 +1044,10 @@ static void metrics_are_for_those_who_ask_properly(void **state)
 		expect_service(w, 1);
 	for (int i = 0; i < STALLED; i++)
 		close(stalled[i]);
+	start = seconds();
 	http(w, get, sizeof(get) - 1, text, sizeof(text));
 	assert_non_null(strstr(text, "ndpd_clients 1"));
+	assert_true(seconds() < start + 5);
 }
 
 int main(void)
