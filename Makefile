@@ -204,6 +204,14 @@ $(SHORT_REFERENCE): $(MODEL)/reference.json
 	$(Q)python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); \
 		r["prompts"] = r["prompts"][:1]; json.dump(r, open(sys.argv[2], "w"))' $< $@
 
+# The prompts in another order: C first, prose then.
+C_FIRST_REFERENCE := $(BUILD)/reference-c-first.json
+$(C_FIRST_REFERENCE): $(MODEL)/reference.json
+	$(Q)mkdir -p $(@D)
+	$(Q)python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); \
+		r["prompts"].sort(key=lambda p: p["kind"] != "c"); \
+		json.dump(r, open(sys.argv[2], "w"))' $< $@
+
 # A model whose shapes fit no tile, with a reference of its own.
 ODD_MODEL := $(BUILD)/odd-moe
 $(ODD_MODEL)/reference.json: tests/models/synthetic.py
@@ -213,9 +221,12 @@ GUEST_RUN := $(GUEST_MODEL) --file $(BUILD)/ndp-run
 .PHONY: demo demo-run
 demo:	## boot a guest with four NDP DIMMs and generate text with every expert on them
 	$(Q)tests/vm/demo.sh $(MAKE)
-demo-parts: $(BUILD)/ndp-run $(BUILD)/kmod-6.1/moendp.ko $(QEMU)
+demo-parts: $(BUILD)/ndp-run $(BUILD)/ndpd $(C_FIRST_REFERENCE) $(BUILD)/kmod-6.1/moendp.ko $(QEMU)
 demo-run: demo-parts
-	$(Q)$(RUN_VM) --name demo --kernel 6.1 --dimms 4 --script tests/vm/guest-demo.sh $(GUEST_RUN)
+	$(Q)$(RUN_VM) --name demo --kernel 6.1 --dimms 4 --script tests/vm/guest-demo.sh $(GUEST_RUN) \
+		--file $(BUILD)/ndpd --file tests/vm/guest-demo-report.sh \
+		--file $(C_FIRST_REFERENCE):root/tiny-moe/reference-c-first.json \
+		--file share/hosts:root/share/hosts
 
 # A suite runs its tests and keeps the results; a check runs a suite and judges it.
 SUITES := unit qtest style vm

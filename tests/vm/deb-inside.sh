@@ -29,7 +29,9 @@ check() {
 	echo "== $name"
 	cat "$work/said"
 }
-inside() { chroot "$root" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 HOME=/root PATH="$PATH" "$@"; }
+inside() {
+	chroot "$root" env DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 HOME=/root PATH="$PATH" "$@"
+}
 
 mkdir "$root"
 tar -C "$root" -xf "$base" --exclude='./dev/*'
@@ -74,11 +76,17 @@ unit_is_hardened() {
 program_of_libndp() {
 	cat >"$root/tmp/p.c" <<-'C'
 	#include <ndp/ndp.h>
-	int main(void) { return ndp_discover(NULL, 0, NULL) == 0 ? 0 : 0; }
+	int main(void) { return ndp_discover(NULL, 0, NULL) != 0; }
 	C
 	# shellcheck disable=SC2016 # for the shell inside
-	inside sh -e -c 'cd /tmp; gcc -Wall -Werror $(pkg-config --cflags libndp) -o p p.c $(pkg-config --libs libndp); ./p
-		gcc $(pkg-config --cflags libndp) -o q p.c -l:libndp.a $(pkg-config --static --libs libndp | sed s/-lndp//); ./q'
+	inside sh -e -c 'cd /tmp
+		flags="-Wall -Werror $(pkg-config --cflags libndp)"
+		gcc $flags -o shared p.c $(pkg-config --libs libndp)
+		gcc $flags -o static p.c -l:libndp.a $(pkg-config --static --libs libndp | sed s/-lndp//)
+		./shared
+		./static
+		ldd shared | grep libndp
+		! ldd static | grep libndp'
 }
 programs_start() {
 	# shellcheck disable=SC2016
@@ -109,15 +117,18 @@ After=multi-user.target
 [Service]
 Type=oneshot
 Environment=HOME=/root
-ExecStart=/bin/sh -c 'mkdir -p /srv/t && tar -C /srv/t -xf /dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_ndpfiles && exec /srv/t/run'
+ExecStartPre=mkdir -p /srv/t
+ExecStartPre=tar -C /srv/t -xf /dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_ndpfiles
+ExecStart=/srv/t/run
 StandardOutput=journal
 
 [Install]
 WantedBy=multi-user.target
 UNIT
 inside systemctl -q enable ndp-test.service
-inside systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \
-	fstrim.timer serial-getty@ttyS0.service getty@tty1.service systemd-networkd-wait-online.service
+inside systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
+	e2scrub_all.timer fstrim.timer \
+	serial-getty@ttyS0.service getty@tty1.service systemd-networkd-wait-online.service
 : >"$root/etc/machine-id"
 
 for kernel in $(kernels); do

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# Prints a folder with Debian 12 on a disk, and makes it first if it is missing: systemd, udev, DKMS,
-# the kernels 6.1 (Debian 12's) and 6.12 (of bookworm-backports) with their headers, and the
+# Prints a folder with Debian 12 on a disk, and makes it first if it is missing: systemd, udev,
+# DKMS, the kernels 6.1 (Debian 12's) and 6.12 (of bookworm-backports) with their headers, and the
 # packages that are given, installed without a network by deb-inside.sh.
 #
 #   deb-root.sh DEB...
@@ -50,7 +50,8 @@ make_base() {
 	done
 	mkdir -p "$work/conf/etc/initramfs-tools/conf.d" \
 		"$work/conf/usr/share/initramfs-tools/modules.d"
-	printf 'MODULES=list\nCOMPRESS=gzip\nCOMPRESSLEVEL=1\n' >"$work/conf/etc/initramfs-tools/conf.d/ndp"
+	printf 'MODULES=list\nCOMPRESS=gzip\nCOMPRESSLEVEL=1\n' \
+		>"$work/conf/etc/initramfs-tools/conf.d/ndp"
 	printf 'nvme\next4\n' >"$work/conf/usr/share/initramfs-tools/modules.d/ndp"
 	"$top/tools/build/private-apt.sh" sources bookworm bookworm-updates bookworm-security \
 		bookworm-backports >"$work/sources"

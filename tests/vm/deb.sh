@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
 # The Debian packages, as TAP: what lintian says, that manual and configuration know every key of
-# ndpd, what happens when they are installed (deb-inside.sh), and a Debian 12 with systemd that boots
-# from that disk and does what an operator does (guest-deb.sh), once for each kernel.
+# ndpd, what happens when they are installed (deb-inside.sh), and a Debian 12 with systemd that
+# boots from that disk and does what an operator does (guest-deb.sh), once for each kernel.
 #
 #   deb.sh [KERNEL...]      default: 6.1 6.12; run from the top of the tree by `make check-deb`
 set -u

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# What an operator does with the packages on a Debian 12 with systemd and four NDP DIMMs, as TAP: the
-# module that DKMS built, nodes for a group, ndpd as a hardened service that is reloaded, killed and
-# stopped, and a model that runs for a member of the group and for nobody else.
+# What an operator does with the packages on a Debian 12 with systemd and four NDP DIMMs, as TAP:
+# the module that DKMS built, nodes for a group, ndpd as a hardened service that is reloaded, killed
+# and stopped, and a model that runs for a member of the group and for nobody else.
 # shellcheck disable=SC2317 # functions are called by t
 count=0
 failed=0
@@ -86,7 +86,7 @@ with_daemon() {
 
 reload() {
 	before=$(pid)
-	printf '[weights]\ntiny-moe = 2\n' >>/etc/ndp/ndpd.conf
+	printf '[weights]\nmixtral = 2\n' >>/etc/ndp/ndpd.conf
 	systemctl reload ndpd && within 20 logged 'the configuration was read again' && active &&
 		[ "$(pid)" = "$before" ]
 }

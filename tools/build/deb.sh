@@ -36,7 +36,7 @@ for tool in dh dh_dkms dpkg-buildpackage rsync; do
 done
 version=$(cd "$top" && dpkg-parsechangelog -S Version)
 grep -qxF "VERSION   := ${version%-*}" "$top/Makefile" ||
-	die "debian/changelog has version $version, the Makefile $(sed -n 's/^VERSION *:= //p' "$top/Makefile")"
+	die "debian/changelog has version $version, another than the Makefile's VERSION"
 
 mkdir -p "$out"
 exec 8>"$out/lock"
