@@ -23,6 +23,10 @@ for run in "$@"; do
 	*/*) command=("$run") ;;
 	*) command=("$build/ndp-bench" "$run" --bars) ;;
 	esac
+	# Bar D.2's rival; without it the bar names another one.
+	if [ "$run" = cpu ] && ggml=$(tests/bench/ggml-rival.sh); then
+		command+=(--ggml "$ggml")
+	fi
 	# shellcheck disable=SC2206 # words
 	command=(${NDP_BENCH_WITH:-} "${command[@]}")
 	echo "== ${command[*]}"

@@ -28,7 +28,8 @@ usage: private-apt.sh update
            DESTDIR (which must not exist yet), print its version
        private-apt.sh sources SUITE...
            print lines of sources.list(5) for these suites
-SUITE: bookworm, bookworm-updates, bookworm-security, bookworm-backports, trixie
+SUITE: bookworm, bookworm-updates, bookworm-security, bookworm-backports, trixie,
+       trixie-backports
 USAGE
 	exit 2
 }
@@ -80,7 +81,7 @@ configure() {
 	cat > "$ROOT/etc/sources.d/moendp.sources.new" <<-SOURCES
 	Types: deb deb-src
 	URIs: $main
-	Suites: bookworm bookworm-updates bookworm-backports trixie
+	Suites: bookworm bookworm-updates bookworm-backports trixie trixie-backports
 	Components: $components
 	Signed-By: $KEYRING
 

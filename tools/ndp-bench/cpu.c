@@ -20,10 +20,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_LIST = 16, MAX_RUNNERS = 4 };
+enum { MAX_LIST = 16, MAX_RUNNERS = 5 };
 
 static const struct cpu_runner *const all_runners[MAX_RUNNERS] = {
-	&cpu_ndp, &cpu_xsmm, &cpu_dnnl, &cpu_dot,
+	&cpu_ndp, &cpu_xsmm, &cpu_dnnl, &cpu_ggml, &cpu_dot,
 };
 
 /* A runner of one shape, as a contender. */
@@ -62,6 +62,7 @@ static const struct bench_column columns[] = {
 	{ "limit_gbps", "limit\nGB/s", 6, 1 },
 	{ "libxsmm_wall_us", "libxsmm\nwall us", 9, 0 },
 	{ "onednn_wall_us", "oneDNN\nwall us", 9, 0 },
+	{ "ggml_wall_us", "ggml\nwall us", 9, 0 },
 	{ "dot_wall_us", "dot prod.\nwall us", 9, 0 },
 	{ "ratio", "best /\nlibndp", 8, 3 },
 	{ "lower95", "lower\n95 %", 6, 3 },
@@ -221,14 +222,16 @@ static void cell(const struct options *o, struct bench_report *rep, struct seat 
 	cells[6] = BENCH_NUM(2 * weights / us[0] / 1000);
 	cells[7] = BENCH_NUM(*limit);
 	cells[8] = BENCH_NUM(2 * weights / us[n] / 1000);
-	cells[9] = cells[10] = cells[11] = BENCH_NUM(NAN);
+	for (unsigned int i = 0; i + 1 < MAX_RUNNERS; i++)
+		cells[9 + i] = BENCH_NUM(NAN);
 	for (unsigned int i = 1; i < n; i++)
-		cells[seats[i].runner == &cpu_xsmm ? 9 : seats[i].runner == &cpu_dnnl ? 10 : 11] =
-			BENCH_NUM(us[i]);
-	cells[12] = BENCH_NUM(ratio.median);
-	cells[13] = BENCH_NUM(ratio.lower95);
-	cells[14] = BENCH_NUM(sampling.rounds);
-	cells[15] = BENCH_NUM(sampling.dirty);
+		for (unsigned int j = 1; j < MAX_RUNNERS; j++)
+			if (seats[i].runner == all_runners[j])
+				cells[8 + j] = BENCH_NUM(us[i]);
+	cells[13] = BENCH_NUM(ratio.median);
+	cells[14] = BENCH_NUM(ratio.lower95);
+	cells[15] = BENCH_NUM(sampling.rounds);
+	cells[16] = BENCH_NUM(sampling.dirty);
 	bench_row(rep, cells);
 	if (n > 1 && ratio.lower95 < v->worst) {
 		v->worst = ratio.lower95;
@@ -309,7 +312,8 @@ static const char help[] =
 	"  --threads N,...\n"
 	"  --rounds N         that are kept of each cell (15)\n"
 	"  --isa NAME         scalar, avx2 or avx512-bf16, for everybody who can choose\n"
-	"  --against NAME,... libxsmm, oneDNN, dot (libxsmm,oneDNN)\n"
+	"  --against NAME,... libxsmm, oneDNN, ggml, dot (libxsmm,oneDNN)\n"
+	"  --ggml PATH        what tests/bench/ggml-rival.sh prints\n"
 	"  --bars             the shapes, tokens and threads of bars D.1 and D.2\n";
 
 static void measure(const struct options *o, struct bench_report *rep, struct verdict *v)
@@ -342,34 +346,34 @@ static void libraries_bars(struct bench_report *rep, const struct verdict *v)
 }
 
 /*
- * Bar D.2, against a dot product for each row and token, on one thread: shape and token
- * counts are few, and each has a goal of its own.
+ * Bar D.2, on one thread: shape and token counts are few, and each has a goal of its own.
+ * Against ggml, or if that cannot run a dot product for each row and token, and named so.
  */
 static void dot_bars(struct options o, struct bench_report *rep)
 {
 	static const struct {
 		uint32_t tokens;
 		double goal;
-		const char *name;
-	} bars[] = {
-		{ 4, 1.6, "cpu-vs-own-dot-product-4-tokens" },
-		{ 32, 3, "cpu-vs-own-dot-product-32-tokens" },
-		{ 128, 3.5, "cpu-vs-own-dot-product-128-tokens" },
-	};
+	} bars[] = { { 4, 1.6 }, { 32, 3 }, { 128, 3.5 } };
+	const char *rival = cpu_ggml_path ? "ggml" : "own-dot-product";
 
-	o.against = "dot";
+	if (!cpu_ggml_path)
+		bench_note(rep, "bar D.2 is about ggml, which --ggml does not name: dot products "
+			   "of our own stand in");
+	o.against = cpu_ggml_path ? "ggml" : "dot";
 	o.nr_shapes = o.nr_threads = o.nr_tokens = 1;
 	o.threads[0] = 1;
 	for (unsigned int i = 0; i < sizeof(bars) / sizeof(bars[0]); i++) {
 		struct verdict v = { .worst = INFINITY, .one_token = INFINITY };
+		char name[64];
 
+		snprintf(name, sizeof(name), "cpu-vs-%s-%u-tokens", rival, bars[i].tokens);
 		o.tokens[0] = bars[i].tokens;
 		measure(&o, rep, &v);
 		if (v.n)
-			bench_bar(rep, "D.2", bars[i].name, v.ratios[0], BENCH_AT_LEAST,
-				  bars[i].goal);
+			bench_bar(rep, "D.2", name, v.ratios[0], BENCH_AT_LEAST, bars[i].goal);
 		else
-			bench_bar_skip(rep, "D.2", bars[i].name, "there is no AVX2");
+			bench_bar_skip(rep, "D.2", name, "%s cannot run here", rival);
 	}
 }
 
@@ -396,7 +400,7 @@ int bench_cpu(int argc, char **argv, struct bench_report *rep)
 		{ "threads", required_argument, NULL, 'j' }, { "shape", required_argument, NULL, 's' },
 		{ "rounds", required_argument, NULL, 'r' }, { "isa", required_argument, NULL, 'i' },
 		{ "against", required_argument, NULL, 'a' }, { "help", no_argument, NULL, 'h' },
-		{ 0 },
+		{ "ggml", required_argument, NULL, 'g' }, { 0 },
 	};
 	struct options o = {
 		.shapes = { { 5120, 1536 }, { 4096, 1536 }, { 2048, 1408 } }, .nr_shapes = 3,
@@ -439,6 +443,9 @@ int bench_cpu(int argc, char **argv, struct bench_report *rep)
 			break;
 		case 'a':
 			o.against = optarg;
+			break;
+		case 'g':
+			cpu_ggml_path = optarg;
 			break;
 		case 'h':
 			bench_help(help);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * cpu.h - who computes the same expert FFN, each with weights in its own best format:
- * libndp, libxsmm, oneDNN, and a plain dot product.
+ * libndp, libxsmm, oneDNN, ggml, and a plain dot product.
  *
  *   y = down . bf16(silu(gate . x) * (up . x)), x [tokens][hidden] in BF16, y in FP32
  */
@@ -37,7 +37,11 @@ struct cpu_runner {
 extern const struct cpu_runner cpu_ndp;
 extern const struct cpu_runner cpu_xsmm;
 extern const struct cpu_runner cpu_dnnl;
+extern const struct cpu_runner cpu_ggml;
 extern const struct cpu_runner cpu_dot;
+
+/* The program that ggml runs in; NULL: none. */
+extern const char *cpu_ggml_path;
 
 /* Huge pages where there are any: the same for everybody. */
 void *cpu_alloc(size_t bytes);
