@@ -73,17 +73,17 @@ void page_publish(struct page *p, uint32_t layer, const uint8_t *hot, const uint
 	uint32_t *shared_masks = (uint32_t *)(shared_hot + words);
 	const uint64_t seq = l->seq;
 
+	/* Who sees any of the new words sees that the layer is being changed. */
 	__atomic_store_n(&l->seq, seq + 1, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_RELEASE);
 	for (uint32_t w = 0; w < words; w++) {
 		uint64_t bits = 0;
 
 		for (uint32_t e = 64 * w; e < experts && e < 64 * w + 64; e++)
 			bits |= (uint64_t)!!hot[e] << e % 64;
-		__atomic_store_n(&shared_hot[w], bits, __ATOMIC_RELAXED);
+		__atomic_store_n(&shared_hot[w], bits, __ATOMIC_RELEASE);
 	}
 	for (uint32_t e = 0; e < experts; e++)
-		__atomic_store_n(&shared_masks[e], masks[e], __ATOMIC_RELAXED);
+		__atomic_store_n(&shared_masks[e], masks[e], __ATOMIC_RELEASE);
 	__atomic_store_n(&l->seq, seq + 2, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&p->shared->generation, 1, __ATOMIC_RELEASE);
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- what it is for ------------------------------------------------------------------------ */
@@ -224,6 +225,294 @@ static void applications_that_are_killed_leave_nothing(void **state)
 	assert_int_equal(end_ndpd(w, SIGTERM), 0);
 }
 
+/* ---- loads that change (C8) ------------------------------------------------------------------ */
+
+/* Waits until ndpd has read what was posted. */
+static void wait_read(const struct world *w)
+{
+	struct ndp_attach_state s;
+
+	ndp_placement_state(w->a, &s);
+	for (int i = 0; i < 2000 && model_number(w, "posts", NULL) < s.posts; i++)
+		usleep(2000);
+	assert_int_equal(model_number(w, "posts", NULL), s.posts);
+}
+
+/* Writes a host's profile, with less PCIe and CPU than the paper's, and a configuration for it. */
+static void write_slow_host(const struct world *w)
+{
+	char text[512], path[128];
+	json_t *host = json_load_file("share/hosts/trimoe-paper.json", 0, NULL);
+	json_t *gpu = json_object_get(host, "gpu");
+
+	assert_non_null(host);
+	json_object_set_new(json_object_get(gpu, "pcie_gbps"), "value", json_integer(4));
+	json_object_set_new(json_object_get(json_object_get(host, "cpu"), "peak_gflops"), "value",
+			    json_integer(300));
+	json_object_set_new(json_object_get(json_object_get(host, "cpu_plain"), "peak_gflops"),
+			    "value", json_integer(300));
+	snprintf(path, sizeof(path), "%s/slow.json", w->dir);
+	assert_int_equal(json_dump_file(host, path, 0), 0);
+	json_decref(host);
+	snprintf(text, sizeof(text), "[host]\nprofile = %s\n[placement]\nfirst_decide_every = 2\n"
+		 "decide_every = 8\nstay_ms = 20\n", path);
+	write_config(w, text);
+}
+
+/* One step, with exactly these loads; at ndpd's pace. */
+static void post_exactly(struct world *w, const uint32_t *tokens)
+{
+	for (uint32_t l = 0; l < LAYERS; l++)
+		while (ndp_placement_post(w->a, l, tokens) == -EAGAIN)
+			usleep(1000);
+	usleep(2000);
+}
+
+/* Of the hot set that is published, how many are the four experts from @hot on. */
+static uint32_t hot_ones(const struct world *w, uint32_t layer, uint32_t hot)
+{
+	uint64_t set;
+	uint32_t n = 0;
+
+	if (ndp_placement_read(w->a, layer, &set, NULL) < 0)
+		return 0;
+	for (uint32_t i = 0; i < 4; i++)
+		n += set >> (hot + i) % EXPERTS & 1;
+	return n;
+}
+
+/*
+ * However long it has been otherwise, what is hot now is in GPU memory after a few decisions. The
+ * host is one on which that matters: its PCIe is slow, its CPU weak.
+ */
+static void after_a_shift_the_hot_set_follows(void **state)
+{
+	enum { DECISION = 8, DECISIONS = 16 };
+	static const uint32_t history[] = { 20, 100, 300 };
+	struct world *w = *state;
+	uint32_t hot = 0;
+
+	write_slow_host(w);
+	start_ndpd(w);
+	load_weights(w, LAYERS);
+	attach(w);
+	for (size_t i = 0; i < sizeof(history) / sizeof(history[0]); i++) {
+		uint32_t found = 0, decisions = 0;
+
+		post_steps(w, history[i], hot);
+		hot = (hot + 7) % EXPERTS;
+		while (found < 3 * LAYERS && decisions < DECISIONS) {
+			post_steps(w, DECISION, hot);
+			wait_read(w);
+			usleep(20000);
+			decisions++;
+			found = 0;
+			for (uint32_t l = 0; l < LAYERS; l++)
+				found += hot_ones(w, l, hot);
+		}
+		if (found < 3 * LAYERS)
+			fail_msg("after %u steps: %u of %u hot experts are published", history[i],
+				 found, 4 * LAYERS);
+	}
+}
+
+static double all_moves(const struct world *w)
+{
+	return model_number(w, "decisions", NULL);
+}
+
+/*
+ * Two experts in turn a little busier than each other; moving costs more than it gains.
+ */
+static void alternation_that_gains_nothing_moves_nothing(void **state)
+{
+	struct world *w = *state;
+	double before;
+
+	write_config(w, "[placement]\nfirst_decide_every = 1\ndecide_every = 1\nstay_ms = 0\n"
+		     "horizon_steps = 100\n");
+	start_ndpd(w);
+	load_weights(w, LAYERS);
+	attach(w);
+	/* What there is to do at the beginning is done. */
+	for (int phase = 0; phase < 2; phase++) {
+		before = all_moves(w);
+		for (uint32_t i = 0; i < 100; i++) {
+			uint32_t tokens[EXPERTS];
+
+			for (uint32_t e = 0; e < EXPERTS; e++)
+				tokens[e] = (e + i) % 2 ? 51 : 49;
+			post_exactly(w, tokens);
+		}
+		wait_read(w);
+	}
+	assert_int_equal(all_moves(w) - before, 0);
+}
+
+/* Whoever makes other experts hot as soon as some are in place: moves stay within the limit. */
+static void an_adversary_gets_no_more_moves_than_the_limit(void **state)
+{
+	enum { PER_SECOND = 5 };
+	struct world *w = *state;
+	struct timespec start, now;
+	double s, done;
+	uint32_t hot = 0;
+
+	write_config(w, "[placement]\nfirst_decide_every = 1\ndecide_every = 1\nstay_ms = 0\n"
+		     "hysteresis = 0\nhorizon_steps = 100000\n[limits]\nmoves_per_second = 5\n");
+	start_ndpd(w);
+	load_weights(w, LAYERS);
+	attach(w);
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	for (int i = 0; i < 150; i++) {
+		post_steps(w, 5, hot);
+		if (hot_ones(w, 0, hot) >= 2 || i % 8 == 7)
+			hot = (hot + 5) % EXPERTS;
+	}
+	wait_read(w);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	s = (double)(now.tv_sec - start.tv_sec) + (double)(now.tv_nsec - start.tv_nsec) * 1e-9;
+	done = model_number(w, "migrations", "prefetch") + model_number(w, "migrations", "relayout") +
+	       model_number(w, "migrations", "rebalance");
+	assert_true(done > 0);
+	assert_true(done <= PER_SECOND * (s + 1) + 1);
+	assert_true(model_number(w, "rate_limited", NULL) > 0);
+}
+
+/*
+ * Rested experts are not moved back and forth: without a rate limit, stay_ms is what bounds how
+ * often each may move.
+ */
+static void an_adversary_moves_an_expert_once_in_stay_ms(void **state)
+{
+	enum { STAY_MS = 400 };
+	struct world *w = *state;
+	struct timespec start, now;
+	uint32_t hot = 0;
+	uint64_t most = 0;
+	double ms;
+
+	write_config(w, "[placement]\nfirst_decide_every = 1\ndecide_every = 1\nstay_ms = 400\n"
+		     "hysteresis = 0\nhorizon_steps = 100000\n[limits]\nmoves_per_second = 10000\n");
+	start_ndpd(w);
+	load_weights(w, LAYERS);
+	attach(w);
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	for (int i = 0; i < 150; i++) {
+		post_steps(w, 5, hot);
+		hot = (hot + (i % 4 == 3) * 5) % EXPERTS;
+	}
+	wait_read(w);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	ms = (double)(now.tv_sec - start.tv_sec) * 1e3 + (double)(now.tv_nsec - start.tv_nsec) * 1e-6;
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (uint32_t e = 0; e < EXPERTS; e++) {
+			struct ndp_weights_info info;
+
+			assert_int_equal(ndp_weights_info(w->weights[l][e], &info), 0);
+			most = info.moves > most ? info.moves : most;
+		}
+	assert_true(most > 0);
+	assert_true((double)most <= ms / STAY_MS + 1);
+}
+
+/* ---- reloads with moves under way ---------------------------------------------------------------- */
+
+static double reloads(const struct world *w)
+{
+	json_t *root = status(w);
+	const double n = json_number_value(json_object_get(root, "reloads"));
+
+	json_decref(root);
+	return n;
+}
+
+/* Attached, in a dry run or not as is wanted. */
+static void wait_attached_anew(struct world *w, bool dry)
+{
+	struct ndp_attach_state s;
+
+	for (int i = 0; i < 1000; i++) {
+		ndp_placement_state(w->a, &s);
+		if (s.attached && s.dry_run == dry)
+			return;
+		usleep(5000);
+	}
+	fail_msg("attached %d, dry run %d", s.attached, s.dry_run);
+}
+
+static void reload(struct world *w, const char *text)
+{
+	const double before = reloads(w);
+
+	write_config(w, text);
+	kill(w->ndpd, SIGHUP);
+	for (int i = 0; i < 1000 && reloads(w) == before; i++)
+		usleep(2000);
+	assert_true(reloads(w) > before);
+}
+
+static void expect_true_page(const struct world *w)
+{
+	uint32_t masks[EXPERTS];
+	uint64_t hot;
+
+	for (int i = 0; i < 1000 && model_number(w, "under_way", NULL) > 0; i++)
+		usleep(10000);
+	assert_int_equal(model_number(w, "under_way", NULL), 0);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		assert_int_equal(ndp_placement_read(w->a, l, &hot, masks), 0);
+		for (uint32_t e = 0; e < EXPERTS; e++) {
+			struct ndp_weights_info info;
+
+			assert_int_equal(ndp_weights_info(w->weights[l][e], &info), 0);
+			assert_int_equal(masks[e], ndp_placement_mask(&info.placement));
+		}
+	}
+}
+
+static void reloads_with_moves_under_way_lose_none(void **state)
+{
+	static const char common[] = "[placement]\nfirst_decide_every = 1\ndecide_every = 2\n"
+		"stay_ms = 20\nhysteresis = 0\nhorizon_steps = 10000\n";
+	static const char *const other[] = {
+		"[limits]\nmoves_at_once = 1\n", "[limits]\nmoves_at_once = 16\n",
+		"[limits]\nmoves_per_second = 1\n", "[limits]\nmoves_per_second = 1000\n",
+		"[weights]\nmodel = 0.5\n", "[daemon]\ndry_run = yes\n", "[daemon]\npoll_ms = 1\n",
+		"[daemon]\ndry_run = yes\n[limits]\nmoves_at_once = 1\n", "",
+	};
+	struct world *w = *state;
+	struct ndp_attach_state s;
+	uint32_t moves = 0;
+
+	write_config(w, common);
+	start_ndpd(w);
+	load_weights(w, LAYERS);
+	attach(w);
+	for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+		char text[512];
+
+		post_steps(w, 30, (uint32_t)i * 5);
+		snprintf(text, sizeof(text), "%s%s", common, other[i]);
+		reload(w, text);
+		wait_attached_anew(w, strstr(other[i], "dry_run") != NULL);
+		post_steps(w, 30, (uint32_t)i * 5 + 7);
+		if (!strstr(other[i], "dry_run"))
+			expect_true_page(w);
+	}
+	ndp_placement_state(w->a, &s);
+	assert_int_equal(s.attaches, 1 + 4); /* dry, not dry, twice */
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (uint32_t e = 0; e < EXPERTS; e++) {
+			struct ndp_weights_info info;
+
+			assert_int_equal(ndp_weights_info(w->weights[l][e], &info), 0);
+			moves += info.moves > 0;
+		}
+	assert_true(moves > 0);
+	assert_int_equal(end_ndpd(w, SIGTERM), 0);
+}
+
 /* ---- configuration --------------------------------------------------------------------------------- */
 
 static int check_config(const struct world *w, char *says, size_t size)
@@ -338,6 +627,11 @@ int main(void)
 		IN_WORLD(a_model_without_a_device_gets_a_hot_set_only),
 		IN_WORLD(a_daemon_that_is_killed_is_missed_by_nobody),
 		IN_WORLD(applications_that_are_killed_leave_nothing),
+		IN_WORLD(after_a_shift_the_hot_set_follows),
+		IN_WORLD(alternation_that_gains_nothing_moves_nothing),
+		IN_WORLD(an_adversary_gets_no_more_moves_than_the_limit),
+		IN_WORLD(an_adversary_moves_an_expert_once_in_stay_ms),
+		IN_WORLD(reloads_with_moves_under_way_lose_none),
 		IN_WORLD(what_is_wrong_in_the_configuration_is_named),
 		IN_WORLD(a_configuration_that_is_wrong_is_not_taken_over),
 		IN_WORLD(a_user_has_so_many_clients_and_no_more),
