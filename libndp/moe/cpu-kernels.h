@@ -9,6 +9,10 @@
  * Neither the number of tokens nor that of threads enters, so a token's result has the
  * same bits whatever its batch.
  *
+ * AMX has an order of its own within a chunk (cpu-amx.c), and is for many tokens only: a
+ * token has some bits in small batches and others in large ones, unless the domain is opened
+ * as deterministic.
+ *
  * These are not the chip's kernels (qemu-device/chip): those work block after block
  * for one engine, because an NDP DIMM does; here all threads work on one expert, on
  * disjoint h first and on disjoint y then, and gate and up pass together.  The chip must
@@ -48,14 +52,19 @@ enum ndpi_store {
 
 /*
  * Inputs (x and h) are packed for the kernels: [chunk][tile of tokens][k][token of the tile],
- * elements of @elem_bytes for each k (@pairs: as [k / 2][token][2]).
+ * elements of @elem_bytes for each k (pack() may order 32 k and their tokens otherwise).
  */
 struct ndpi_cpu_kernels {
 	enum ndp_isa isa;
 	uint32_t tile_tokens;	/* most of a tile */
 	uint32_t both_tokens;	/* most for both(); 0: there is none */
 	uint32_t elem_bytes;
+	uint32_t least_tokens;	/* of a batch and a tile; less is for @few */
+	const struct ndpi_cpu_kernels *few;
 
+	/* Before and after any number of multiply() in a thread; NULL: nothing is to be done. */
+	void (*begin)(void);
+	void (*end)(void);
 	/* Column @t of a packed tile of @tokens: @n elements of @src, then zeroes up to @padded. */
 	void (*pack)(void *dst, uint32_t tokens, uint32_t t, const ndp_bf16 *src, uint32_t n,
 		     uint32_t padded);
@@ -83,6 +92,10 @@ extern const struct ndpi_cpu_kernels ndpi_cpu_scalar;
 #ifdef __x86_64__
 extern const struct ndpi_cpu_kernels ndpi_cpu_avx2;
 extern const struct ndpi_cpu_kernels ndpi_cpu_avx512;
+extern const struct ndpi_cpu_kernels ndpi_cpu_amx;
+
+/* The CPU has AMX-BF16 and the kernel lets this process use it, from now on. */
+bool ndpi_cpu_amx_permitted(void);
 
 /* h of @n (multiple of 16) neurons as BF16. */
 void ndpi_cpu_avx2_act(ndp_bf16 *h, const float *g, const float *u, uint32_t n, int act,

@@ -48,6 +48,7 @@ struct ndp_cpu {
 /* A job, or as many of its tokens as make a batch. */
 struct part {
 	const struct ndp_cpu_job *job;
+	const struct ndpi_cpu_kernels *kernels;	/* for as many tokens */
 	const uint8_t *blocks;	/* the range's first */
 	size_t block_bytes;
 	uint32_t nr_blocks;
@@ -73,7 +74,6 @@ struct run {
 
 struct call {
 	struct ndpi_work work;
-	const struct ndpi_cpu_kernels *kernels;
 	struct {
 		struct run *runs;
 		uint32_t n;
@@ -113,7 +113,7 @@ static size_t packed_offset(const struct part *p, uint32_t k, uint32_t padded, u
 	return (size_t)k * p->tokens + (size_t)chunk * tile_first(p, tile);
 }
 
-static void pack(const struct call *c, struct part *p, uint32_t tile)
+static void pack(struct part *p, uint32_t tile)
 {
 	const struct ndp_cpu_job *job = p->job;
 	uint32_t first = tile_first(p, tile), n = tile_size(p, tile);
@@ -125,8 +125,8 @@ static void pack(const struct call *c, struct part *p, uint32_t tile)
 		for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
 			uint32_t left = job->shape.h_in > k ? job->shape.h_in - k : 0;
 
-			c->kernels->pack(p->x + packed_offset(p, k, p->h_in, tile) *
-					 c->kernels->elem_bytes, n, t, row + k,
+			p->kernels->pack(p->x + packed_offset(p, k, p->h_in, tile) *
+					 p->kernels->elem_bytes, n, t, row + k,
 					 min_u(left, NDPI_CHUNK), min_u(p->h_in - k, NDPI_CHUNK));
 		}
 	}
@@ -147,16 +147,16 @@ static uint32_t pieces_ahead(uint32_t tokens)
 /*
  * g and u of a block of few tokens; @next is the gate of the next one.
  */
-static void project_both(const struct call *c, const struct part *p, const uint8_t *gate,
-			 const uint8_t *up, const uint8_t *next, float *g, float *u)
+static void project_both(const struct part *p, const uint8_t *gate, const uint8_t *up,
+			 const uint8_t *next, float *g, float *u)
 {
 	for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
 		uint32_t pieces = min_u(p->h_in - k, NDPI_CHUNK) / NDPI_ROWS;
 		size_t at = (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES;
 		size_t ahead = min_u(pieces_ahead(p->tokens), pieces) * NDPI_TILE_BYTES;
 
-		c->kernels->both(gate + at, up + at, pieces,
-				 p->x + (size_t)k * p->tokens * c->kernels->elem_bytes, p->tokens,
+		p->kernels->both(gate + at, up + at, pieces,
+				 p->x + (size_t)k * p->tokens * p->kernels->elem_bytes, p->tokens,
 				 g, u, k ? NDPI_ADD : NDPI_SET, &(struct ndpi_ahead){
 			.first = gate + at + ahead,
 			.split = pieces - (uint32_t)(ahead / NDPI_TILE_BYTES),
@@ -167,26 +167,26 @@ static void project_both(const struct call *c, const struct part *p, const uint8
 }
 
 /* One panel, or both, times all tiles of tokens; see project_many() and project_one(). */
-static void project_chunk(const struct call *c, const struct part *p, const uint8_t *w, uint32_t k,
-			  uint32_t tile, float *out, const struct ndpi_ahead *ahead)
+static void project_chunk(const struct part *p, const uint8_t *w, uint32_t k, uint32_t tile,
+			  float *out, const struct ndpi_ahead *ahead)
 {
-	c->kernels->multiply(w + (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES, NDPI_TILE_BYTES,
+	p->kernels->multiply(w + (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES, NDPI_TILE_BYTES,
 			     min_u(p->h_in - k, NDPI_CHUNK) / NDPI_ROWS,
-			     p->x + packed_offset(p, k, p->h_in, tile) * c->kernels->elem_bytes,
+			     p->x + packed_offset(p, k, p->h_in, tile) * p->kernels->elem_bytes,
 			     tile_size(p, tile), out + (size_t)tile_first(p, tile) * NDPI_ROWS,
 			     NDPI_ROWS, k ? NDPI_ADD : NDPI_SET, ahead);
 }
 
 /* A single tile of tokens: a panel from its beginning to its end, @next after it. */
-static void project_one(const struct call *c, const struct part *p, const uint8_t *w,
-			const uint8_t *next, float *out, struct ndpi_thread *thread)
+static void project_one(const struct part *p, const uint8_t *w, const uint8_t *next, float *out,
+			struct ndpi_thread *thread)
 {
 	for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
 		uint32_t pieces = min_u(p->h_in - k, NDPI_CHUNK) / NDPI_ROWS;
 		const uint8_t *at = w + (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES;
 		uint32_t n = min_u(pieces_ahead(p->tokens), pieces);
 
-		project_chunk(c, p, w, k, 0, out, &(struct ndpi_ahead){
+		project_chunk(p, w, k, 0, out, &(struct ndpi_ahead){
 			.first = at + n * NDPI_TILE_BYTES, .split = pieces - n,
 			.second = k + NDPI_CHUNK < p->h_in ? at + pieces * NDPI_TILE_BYTES : next,
 			.stride = NDPI_TILE_BYTES, .step = NDPI_PAIR_BYTES,
@@ -199,9 +199,8 @@ static void project_one(const struct call *c, const struct part *p, const uint8_
  * Several tiles of tokens: all pass over a chunk of gate and of up while both are in the
  * cache, and each fetches its part of the next chunk.
  */
-static void project_many(const struct call *c, const struct part *p, const uint8_t *gate,
-			 const uint8_t *up, const uint8_t *next, float *g, float *u,
-			 struct ndpi_thread *thread)
+static void project_many(const struct part *p, const uint8_t *gate, const uint8_t *up,
+			 const uint8_t *next, float *g, float *u, struct ndpi_thread *thread)
 {
 	struct ndpi_ahead ahead = {
 		.stride = NDPI_TILE_BYTES / p->tiles, .step = NDPI_PAIR_BYTES / p->tiles,
@@ -216,9 +215,9 @@ static void project_many(const struct call *c, const struct part *p, const uint8
 		ahead.split = (uint32_t)(bytes / NDPI_TILE_BYTES);
 		for (uint32_t i = 0; i < p->tiles; i++) {
 			ahead.first = next + bytes / p->tiles * i;
-			project_chunk(c, p, gate, k, i, g, &ahead);
+			project_chunk(p, gate, k, i, g, &ahead);
 			ahead.first += up - gate;
-			project_chunk(c, p, up, k, i, u, &ahead);
+			project_chunk(p, up, k, i, u, &ahead);
 			look_around(thread, i);
 		}
 		look_around(thread, k / NDPI_CHUNK);
@@ -237,23 +236,23 @@ static void project(const struct call *c, struct part *p, uint32_t block,
 	uint32_t in_chunk = n % NDPI_CHUNK;
 	const uint8_t *next = block + 1 < p->nr_blocks ? gate + p->block_bytes : p->blocks;
 
-	if (p->tokens <= c->kernels->both_tokens) {
-		project_both(c, p, gate, up, next, g, u);
+	if (p->tokens <= p->kernels->both_tokens) {
+		project_both(p, gate, up, next, g, u);
 	} else if (p->tiles > 1) {
-		project_many(c, p, gate, up, next, g, u, thread);
+		project_many(p, gate, up, next, g, u, thread);
 	} else {
-		project_one(c, p, gate, up, g, thread);
-		project_one(c, p, up, next, u, thread);
+		project_one(p, gate, up, g, thread);
+		project_one(p, up, next, u, thread);
 	}
 	for (uint32_t i = 0; i < p->tiles; i++) {
 		uint32_t first = tile_first(p, i), size = tile_size(p, i);
 		uint8_t *h = p->h + (packed_offset(p, n - in_chunk, neurons, i) +
-				     (size_t)in_chunk * size) * c->kernels->elem_bytes;
+				     (size_t)in_chunk * size) * p->kernels->elem_bytes;
 
 		for (uint32_t t = 0; t < size; t++) {
 			size_t at = ((size_t)first + t) * NDPI_ROWS;
 
-			c->kernels->act(h, size, t, g + at, u + at, job->act, job->alpha,
+			p->kernels->act(h, size, t, g + at, u + at, job->act, job->alpha,
 					job->limit);
 		}
 	}
@@ -291,26 +290,25 @@ static void fetch_y(const struct part *p, uint32_t tile, uint32_t n, uint32_t to
 			__builtin_prefetch((const char *)y_of(p, tile, t) + i, 1, 2);
 }
 
-static const uint8_t *h_of(const struct call *c, const struct part *p, uint32_t block,
-			   uint32_t tile)
+static const uint8_t *h_of(const struct part *p, uint32_t block, uint32_t tile)
 {
 	uint32_t in_chunk = block * NDPI_ROWS % NDPI_CHUNK;
 	size_t at = packed_offset(p, block * NDPI_ROWS - in_chunk, p->nr_blocks * NDPI_ROWS, tile);
 
-	return p->h + (at + (size_t)in_chunk * tile_size(p, tile)) * c->kernels->elem_bytes;
+	return p->h + (at + (size_t)in_chunk * tile_size(p, tile)) * p->kernels->elem_bytes;
 }
 
 /*
  * @n tiles of outputs of few tokens: what counts is bandwidth, so weights pass in the order
  * in which they lie, and sums of a group of blocks wait in the cache.
  */
-static void down_stream(const struct call *c, const struct part *p, const uint8_t *w, uint32_t n,
-			float *y, float *sum, struct ndpi_thread *thread)
+static void down_stream(const struct part *p, const uint8_t *w, uint32_t n, float *y, float *sum,
+			struct ndpi_thread *thread)
 {
 	size_t floats = (size_t)p->tokens * n * NDPI_ROWS;
 
 	for (uint32_t b = 0, m; b < p->nr_blocks; b += m) {
-		const uint8_t *at = w + b * p->block_bytes, *h = h_of(c, p, b, 0), *next;
+		const uint8_t *at = w + b * p->block_bytes, *h = h_of(p, b, 0), *next;
 		uint32_t in_group = b % NDPI_GROUP;
 
 		m = min_u(p->nr_blocks - b, STREAMS);
@@ -323,7 +321,7 @@ static void down_stream(const struct call *c, const struct part *p, const uint8_
 				.split = m, .stride = p->block_bytes, .step = NDPI_PAIR_BYTES,
 			};
 
-			c->kernels->multiply(at + (size_t)j * NDPI_TILE_BYTES, p->block_bytes, m, h,
+			p->kernels->multiply(at + (size_t)j * NDPI_TILE_BYTES, p->block_bytes, m, h,
 					     p->tokens, sum + (size_t)j * p->tokens * NDPI_ROWS,
 					     NDPI_ROWS, in_group ? NDPI_CONTINUE : NDPI_SET,
 					     &ahead);
@@ -340,9 +338,8 @@ static void down_stream(const struct call *c, const struct part *p, const uint8_
  * while all tiles of tokens pass; sums stay in registers for the group.  Each tile of tokens
  * fetches its part of what comes next.  @out is the first tile of outputs.
  */
-static void down_reuse(const struct call *c, const struct part *p, const uint8_t *w,
-		       uint32_t out, uint32_t n, uint32_t step, float *y,
-		       struct ndpi_thread *thread)
+static void down_reuse(const struct part *p, const uint8_t *w, uint32_t out, uint32_t n,
+		       uint32_t step, float *y, struct ndpi_thread *thread)
 {
 	for (uint32_t b = 0; b < p->nr_blocks; b += NDPI_GROUP) {
 		uint32_t blocks = min_u(p->nr_blocks - b, NDPI_GROUP);
@@ -368,8 +365,8 @@ static void down_reuse(const struct call *c, const struct part *p, const uint8_t
 					fetch_y(p, out + k, 1, tile_first(p, tile),
 						tile_size(p, tile));
 				ahead.first = next + NDPI_TILE_BYTES / p->tiles * tile;
-				c->kernels->multiply(at, p->block_bytes, blocks,
-						     h_of(c, p, b, tile), tile_size(p, tile),
+				p->kernels->multiply(at, p->block_bytes, blocks,
+						     h_of(p, b, tile), tile_size(p, tile),
 						     y + ((size_t)k * p->tokens +
 							  tile_first(p, tile)) * NDPI_ROWS,
 						     NDPI_ROWS, b ? NDPI_ADD : NDPI_SET, &ahead);
@@ -377,6 +374,7 @@ static void down_reuse(const struct call *c, const struct part *p, const uint8_t
 			}
 			look_around(thread, j);
 		}
+		look_around(thread, b / NDPI_GROUP);
 	}
 }
 
@@ -391,11 +389,49 @@ static void down(const struct call *c, struct part *p, uint32_t task, struct ndp
 
 		n = p->tiles > 1 ? min_u(2, end - tile) : end - tile;
 		if (p->tiles == 1 && p->tokens <= STREAM_TOKENS)
-			down_stream(c, p, at, n, y, y + (size_t)p->tokens * n * NDPI_ROWS, thread);
+			down_stream(p, at, n, y, y + (size_t)p->tokens * n * NDPI_ROWS, thread);
 		else
-			down_reuse(c, p, at, tile, n, p->tiles > 1 ? 2 : 1, y, thread);
+			down_reuse(p, at, tile, n, p->tiles > 1 ? 2 : 1, y, thread);
 		store(p, tile, n, y);
+		if (thread->poll) /* few large tiles of tokens do not look above */
+			thread->poll(thread->poll_arg);
 	}
+}
+
+/* Kernels that keep a state in the CPU, which whoever is polled may want for something else. */
+struct entered {
+	struct ndpi_thread thread;
+	const struct ndpi_thread *caller;
+	const struct ndpi_cpu_kernels *kernels;
+};
+
+static void poll_outside(void *arg)
+{
+	const struct entered *e = arg;
+
+	e->kernels->end();
+	e->caller->poll(e->caller->poll_arg);
+	e->kernels->begin();
+}
+
+static struct ndpi_thread *enter(const struct part *p, struct ndpi_thread *thread,
+				 struct entered *e)
+{
+	if (!p->kernels->begin)
+		return thread;
+	p->kernels->begin();
+	if (!thread->poll)
+		return thread;
+	*e = (struct entered){ *thread, thread, p->kernels };
+	e->thread.poll = poll_outside;
+	e->thread.poll_arg = e;
+	return &e->thread;
+}
+
+static void leave(const struct part *p)
+{
+	if (p->kernels->end)
+		p->kernels->end();
 }
 
 static void run_task(struct ndpi_work *work, uint32_t list, uint32_t task,
@@ -404,6 +440,7 @@ static void run_task(struct ndpi_work *work, uint32_t list, uint32_t task,
 	struct call *c = (struct call *)work;
 	const struct run *r = c->list[list].runs;
 	uint32_t low = 0, high = c->list[list].n;
+	struct entered entered;
 	struct part *p;
 
 	while (high - low > 1) {
@@ -419,17 +456,21 @@ static void run_task(struct ndpi_work *work, uint32_t list, uint32_t task,
 	task -= r->first;
 	switch (r->kind) {
 	case PACK:
-		pack(c, p, task);
+		pack(p, task);
 		atomic_fetch_add_explicit(&p->packed, 1, memory_order_release);
 		break;
 	case PROJECT:
 		ndpi_pool_wait(&p->packed, p->tiles, thread);
+		thread = enter(p, thread, &entered);
 		project(c, p, task, thread);
+		leave(p);
 		atomic_fetch_add_explicit(&p->projected, 1, memory_order_release);
 		break;
 	default:
 		ndpi_pool_wait(&p->projected, p->nr_blocks, thread);
+		thread = enter(p, thread, &entered);
 		down(c, p, task, thread);
+		leave(p);
 	}
 }
 
@@ -501,19 +542,22 @@ static void describe(const struct ndp_cpu *cpu, struct part *p, const struct ndp
 		     uint32_t first_token)
 {
 	uint32_t threads = ndpi_pool_threads(cpu->pool), outs;
+	uint32_t tokens = min_u(job->tokens - first_token, MAX_BATCH);
 
 	*p = (struct part){
 		.job = job,
+		.kernels = tokens < cpu->kernels->least_tokens ?
+			cpu->kernels->few : cpu->kernels,
 		.block_bytes = ndp_expert_block_bytes(&job->shape),
 		.nr_blocks = blocks_of(job),
 		.first_token = first_token,
-		.tokens = min_u(job->tokens - first_token, MAX_BATCH),
+		.tokens = tokens,
 		.h_in = (uint32_t)round_up(job->shape.h_in, 64),
 		.h_out = (uint32_t)round_up(job->shape.h_out, 64),
 		.list = ndpi_pool_list(cpu->pool, job->node),
 	};
 	p->blocks = (const uint8_t *)job->blocks + job->first * p->block_bytes;
-	p->tiles = (p->tokens + cpu->kernels->tile_tokens - 1) / cpu->kernels->tile_tokens;
+	p->tiles = (tokens + p->kernels->tile_tokens - 1) / p->kernels->tile_tokens;
 	/*
 	 * Few tokens: one task for each thread, since long stretches are read faster, and the sums
 	 * of each fit the cache.  Many: several, so that none waits long in the end.
@@ -536,14 +580,14 @@ static uint32_t tasks_of(const struct part *p, enum kind kind)
 		(outs + p->outs - 1) / p->outs;
 }
 
-static size_t x_bytes(const struct part *p, const struct ndpi_cpu_kernels *k)
+static size_t x_bytes(const struct part *p)
 {
-	return round_up((size_t)p->tokens * p->h_in * k->elem_bytes, LINE);
+	return round_up((size_t)p->tokens * p->h_in * p->kernels->elem_bytes, LINE);
 }
 
-static size_t h_bytes(const struct part *p, const struct ndpi_cpu_kernels *k)
+static size_t h_bytes(const struct part *p)
 {
-	return round_up((size_t)p->tokens * p->nr_blocks * NDPI_ROWS * k->elem_bytes, LINE);
+	return round_up((size_t)p->tokens * p->nr_blocks * NDPI_ROWS * p->kernels->elem_bytes, LINE);
 }
 
 /* g and u of a block, or y of a task, twice for a single tile of tokens. */
@@ -580,8 +624,7 @@ static void deal(const struct ndp_cpu *cpu, struct call *c, struct part *parts, 
 int ndp_cpu_ffn(struct ndp_cpu *cpu, const struct ndp_cpu_job *jobs, uint32_t n,
 		void (*poll)(void *arg), void *arg)
 {
-	const struct ndpi_cpu_kernels *k = cpu->kernels;
-	struct call c = { .work.run = run_task, .kernels = k };
+	struct call c = { .work.run = run_task };
 	size_t bytes, nr_parts = 0, packed = 0;
 	struct part *parts, part;
 	struct arena *arena;
@@ -594,7 +637,7 @@ int ndp_cpu_ffn(struct ndp_cpu *cpu, const struct ndp_cpu_job *jobs, uint32_t n,
 			return -EINVAL;
 		for (uint32_t t = 0; t < jobs[i].tokens; t += part.tokens, nr_parts++) {
 			describe(cpu, &part, &jobs[i], t);
-			packed += x_bytes(&part, k) + h_bytes(&part, k);
+			packed += x_bytes(&part) + h_bytes(&part);
 			if (c.scratch_bytes < scratch_bytes(&part))
 				c.scratch_bytes = scratch_bytes(&part);
 		}
@@ -617,9 +660,9 @@ int ndp_cpu_ffn(struct ndp_cpu *cpu, const struct ndp_cpu_job *jobs, uint32_t n,
 
 			describe(cpu, p, &jobs[i], t);
 			p->x = at;
-			at += x_bytes(p, k);
+			at += x_bytes(p);
 			p->h = at;
-			at += h_bytes(p, k);
+			at += h_bytes(p);
 		}
 	}
 	c.scratch = at;
@@ -668,6 +711,8 @@ static bool runs_here(enum ndp_isa isa)
 		return runs_here(NDP_ISA_AVX2) && __builtin_cpu_supports("avx512f") &&
 			__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
 			__builtin_cpu_supports("avx512bf16");
+	case NDP_ISA_AMX_BF16:
+		return runs_here(NDP_ISA_AVX512_BF16) && ndpi_cpu_amx_permitted();
 #endif
 	default:
 		return false;
@@ -682,6 +727,8 @@ static const struct ndpi_cpu_kernels *kernels_of(enum ndp_isa isa)
 		return &ndpi_cpu_avx2;
 	case NDP_ISA_AVX512_BF16:
 		return &ndpi_cpu_avx512;
+	case NDP_ISA_AMX_BF16:
+		return &ndpi_cpu_amx;
 #endif
 	default:
 		return &ndpi_cpu_scalar;
@@ -699,6 +746,8 @@ const char *ndp_isa_name(enum ndp_isa isa)
 		return "avx2";
 	case NDP_ISA_AVX512_BF16:
 		return "avx512-bf16";
+	case NDP_ISA_AMX_BF16:
+		return "amx-bf16";
 	}
 	return "unknown";
 }
@@ -734,9 +783,12 @@ int ndp_cpu_open(struct ndp_cpu **cpu, const struct ndp_cpu_options *options,
 		options = &none;
 	isa = options->isa;
 	if (isa == NDP_ISA_BEST) {
-		isa = NDP_ISA_AVX512_BF16;
+		isa = options->deterministic ? NDP_ISA_AVX512_BF16 : NDP_ISA_AMX_BF16;
 		while (!runs_here(isa))
 			isa--;
+	} else if (isa == NDP_ISA_AMX_BF16 && options->deterministic) {
+		return ndpi_fail(err, -EINVAL, "a token's bits depend on its batch on the amx-bf16 "
+				 "path; deterministic wants avx512-bf16 or NDP_ISA_BEST");
 	} else if (!runs_here(isa)) {
 		return ndpi_fail(err, -EOPNOTSUPP, "this CPU does not run the %s path; NDP_ISA_BEST "
 				 "takes the best that it runs", ndp_isa_name(isa));

@@ -2,8 +2,8 @@
 /*
  * Expert FFNs on the CPU (ndp/cpu.h): every instruction set's path against FP64, within the bound
  * that is derived in qemu-device/chip/ndp_chip_impl.h, whose order of sums libndp/moe/cpu-kernels.h
- * shares. AVX-512 runs as models of its instructions (avx512_emul.h) everywhere, and really where
- * there is such a CPU.
+ * shares (AMX rounds less often). AVX-512 and AMX run as models of their instructions
+ * (avx512_emul.h, amx_emul.h) everywhere, and really where there is such a CPU.
  */
 #include "../../libndp/moe/cpu-kernels.h"
 
@@ -20,6 +20,9 @@
 #include <ndp/ndp.h>
 
 extern const struct ndpi_cpu_kernels ndpi_cpu_avx512_emulated;
+extern const struct ndpi_cpu_kernels ndpi_cpu_amx_emulated;
+/* cpu_amx_emulated.c */
+extern int cpu_amx_configured(void);
 
 struct path {
 	const char *name;
@@ -27,7 +30,7 @@ struct path {
 	int flushes;	/* numbers below the normal ones */
 };
 
-static struct path paths[5];
+static struct path paths[7];
 static unsigned int nr_paths;
 
 static void find_paths(void)
@@ -43,10 +46,16 @@ static void find_paths(void)
 		ndp_cpu_close(cpu);
 		/* its activation is AVX2's */
 		paths[nr_paths++] = (struct path){ "avx512 emulated", &ndpi_cpu_avx512_emulated, 1 };
+		paths[nr_paths++] = (struct path){ "amx emulated", &ndpi_cpu_amx_emulated, 1 };
 	}
 	o.isa = NDP_ISA_AVX512_BF16;
 	if (!ndp_cpu_open(&cpu, &o, NULL)) {
 		paths[nr_paths++] = (struct path){ "avx512", &ndpi_cpu_avx512, 1 };
+		ndp_cpu_close(cpu);
+	}
+	o.isa = NDP_ISA_AMX_BF16;
+	if (!ndp_cpu_open(&cpu, &o, NULL)) {
+		paths[nr_paths++] = (struct path){ "amx", &ndpi_cpu_amx, 1 };
 		ndp_cpu_close(cpu);
 	}
 #else
@@ -169,7 +178,7 @@ static void test_shapes(void **state)
 		{ 100, 100, 36 }, { 1, 1, 1 }, { 64, 64, 32 }, { 65, 31, 33 }, { 300, 520, 300 },
 		{ 768, 100, 290 }, { 257, 1100, 40 },
 	};
-	static const uint32_t tokens[] = { 1, 2, 5, 7, 13 };
+	static const uint32_t tokens[] = { 1, 2, 5, 7, 13, 16, 17, 33 };
 
 	(void)state;
 	for (unsigned int s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
@@ -186,7 +195,7 @@ static void test_shapes(void **state)
 	}
 }
 
-/* A token's result has the same bits in any batch. */
+/* A token's result has the same bits in any batch, or in any that the same kernels do. */
 static void test_token_counts(void **state)
 {
 	struct problem p;
@@ -202,9 +211,12 @@ static void test_token_counts(void **state)
 		for (uint32_t tokens = 1; tokens < 70; tokens++) {
 			p.job.tokens = tokens;
 			run(&paths[i], &p, 1, 0);
+			if (tokens < paths[i].kernels->least_tokens)
+				check(&paths[i], &p, 0, tokens);
 			for (uint32_t t = 0; t < tokens; t++)
-				assert_memory_equal(p.y + t * p.ldy, all + t * p.ldy,
-						    100 * sizeof(float));
+				assert_true(tokens < paths[i].kernels->least_tokens ||
+					    !memcmp(p.y + t * p.ldy, all + t * p.ldy,
+						    100 * sizeof(float)));
 			for (size_t j = tokens * p.ldy; j < 70 * p.ldy; j++)
 				assert_true(isnan(p.y[j]));
 		}
@@ -229,15 +241,17 @@ static void test_many_tokens(void **state)
 
 static void test_rows(void **state)
 {
-	uint32_t rows[9] = { 3, 3, 0, 8, 7, 1, 2, 8, 5 };
+	uint32_t rows[25] = { 3, 3, 0, 8, 7, 1, 2, 8, 5, 24, 9, 9, 0, 4, 6, 11, 23, 22, 21, 1, 0 };
 	struct problem p;
 
 	(void)state;
-	make(&p, 100, 64, 36, 9, 9);
+	make(&p, 100, 64, 36, 25, 9);
 	p.job.rows = rows;
 	for (unsigned int i = 0; i < nr_paths; i++) {
-		run(&paths[i], &p, 2, 0);
-		check(&paths[i], &p, 0, 9);
+		for (p.job.tokens = 9; p.job.tokens <= 25; p.job.tokens += 16) {
+			run(&paths[i], &p, 2, 0);
+			check(&paths[i], &p, 0, p.job.tokens);
+		}
 	}
 	drop(&p);
 }
@@ -247,14 +261,16 @@ static void test_clamped(void **state)
 	struct problem p;
 
 	(void)state;
-	make(&p, 200, 100, 70, 8, 11);
+	make(&p, 200, 100, 70, 27, 11);
 	p.act = (struct ref_act){ NDP_CHIP_SWIGLU_CLAMP, 1.702f, 0.75f };
 	p.job.act = NDP_ACT_CLAMPED_SWIGLU;
 	p.job.alpha = 1.702f;
 	p.job.limit = 0.75f;
 	for (unsigned int i = 0; i < nr_paths; i++) {
-		run(&paths[i], &p, 2, 0);
-		check(&paths[i], &p, 0, 8);
+		for (p.job.tokens = 8; p.job.tokens <= 27; p.job.tokens += 19) {
+			run(&paths[i], &p, 2, 0);
+			check(&paths[i], &p, 0, p.job.tokens);
+		}
 	}
 	drop(&p);
 }
@@ -267,7 +283,7 @@ static void test_ranges(void **state)
 	struct ref_ffn all;
 
 	(void)state;
-	make(&p, 100, 90, 310, 7, 13);
+	make(&p, 100, 90, 310, 20, 13);
 	all = p.ffn;
 	for (unsigned int r = 0; r < 5; r++) {
 		unsigned int begin = ranges[r][0] * 32, end = begin + ranges[r][1] * 32;
@@ -283,8 +299,10 @@ static void test_ranges(void **state)
 			memcpy(p.ffn.down + j * p.ffn.neurons, all.down + j * all.neurons + begin,
 			       p.ffn.neurons * sizeof(uint16_t));
 		for (unsigned int i = 0; i < nr_paths; i++) {
-			run(&paths[i], &p, 2, 0);
-			check(&paths[i], &p, 0, 7);
+			for (p.job.tokens = 7; p.job.tokens <= 20; p.job.tokens += 13) {
+				run(&paths[i], &p, 2, 0);
+				check(&paths[i], &p, 0, p.job.tokens);
+			}
 		}
 		free(p.ffn.down);
 	}
@@ -398,8 +416,10 @@ struct caller {
 	bool same;
 };
 
+/* Whoever is polled may use tiles, so nobody else does meanwhile. */
 static void count_poll(void *arg)
 {
+	assert_false(cpu_amx_configured());
 	(*(unsigned int *)arg)++;
 }
 
@@ -467,7 +487,7 @@ static void test_poll(void **state)
 	(void)state;
 	for (unsigned int i = 0; i < nr_paths; i++) {
 		struct ndp_cpu_options o = { .threads = 1 };
-		unsigned int few = 0, many = 0;
+		unsigned int few = 0, many = 0, tile = paths[i].kernels->tile_tokens, tasks;
 		struct ndp_cpu *cpu;
 		struct problem p;
 
@@ -476,9 +496,12 @@ static void test_poll(void **state)
 		p.job.tokens = 1; /* 1 to pack, 3 blocks, 1 of outputs at least */
 		assert_int_equal(ndp_cpu_ffn(cpu, &p.job, 1, count_poll, &few), 0);
 		assert_true(few >= 5);
-		p.job.tokens = 500; /* 42 tiles or more pass over each of 3 * 2 chunks */
+		/* twice: tiles of tokens to pack, 3 blocks, 1 of outputs, and a look within */
+		p.job.tokens = 500;
+		tasks = (256 + tile - 1) / tile + (244 + tile - 1) / tile + 2 * (3 + 1);
 		assert_int_equal(ndp_cpu_ffn(cpu, &p.job, 1, count_poll, &many), 0);
-		assert_true(many >= few + 42 + 3 * 2);
+		assert_true(many >= tasks + 2);
+		assert_false(cpu_amx_configured());
 		ndp_cpu_close(cpu);
 		drop(&p);
 	}
@@ -524,7 +547,7 @@ static void test_opening(void **state)
 		ndp_cpu_close(cpu);
 	}
 	ndp_cpu_close(NULL);
-	for (enum ndp_isa isa = NDP_ISA_SCALAR; isa <= NDP_ISA_AVX512_BF16; isa++) {
+	for (enum ndp_isa isa = NDP_ISA_SCALAR; isa <= NDP_ISA_AMX_BF16; isa++) {
 		struct ndp_cpu_options o = { .isa = isa, .threads = 1 };
 		int r = ndp_cpu_open(&cpu, &o, &err);
 
@@ -538,6 +561,62 @@ static void test_opening(void **state)
 		assert_int_equal(info.isa, isa);
 		ndp_cpu_close(cpu);
 	}
+}
+
+/* AMX is not for those who want the same bits in any batch. */
+static void test_deterministic(void **state)
+{
+	struct ndp_cpu_options o = { .threads = 1, .deterministic = true };
+	struct ndp_cpu_info info;
+	struct ndp_error err;
+	struct ndp_cpu *cpu;
+
+	(void)state;
+	assert_int_equal(ndp_cpu_open(&cpu, &o, NULL), 0);
+	ndp_cpu_info(cpu, &info);
+	assert_int_not_equal(info.isa, NDP_ISA_AMX_BF16);
+	assert_null(info.library);
+	ndp_cpu_close(cpu);
+	o.isa = NDP_ISA_AMX_BF16;
+	assert_int_equal(ndp_cpu_open(&cpu, &o, &err), -EINVAL);
+	assert_null(cpu);
+	assert_non_null(strstr(err.message, "deterministic"));
+}
+
+/*
+ * Which kernels do what: AMX's from 16 tokens on, the others' below and what is left of a
+ * job that is cut into batches of 256.
+ */
+static void test_amx_and_few(void **state)
+{
+#ifdef __x86_64__
+	const struct path amx = { "amx emulated", &ndpi_cpu_amx_emulated, 1 };
+	const struct path few = { "avx512 emulated", &ndpi_cpu_avx512_emulated, 1 };
+	static const uint32_t tokens[] = { 15, 16, 256 + 15, 256 + 16 };
+	struct problem p;
+	float *y;
+
+	if (!__builtin_cpu_supports("avx2"))
+		skip();
+	make(&p, 700, 70, 300, 256 + 16, 3);
+	y = malloc(p.tokens * p.ldy * sizeof(*y));
+	for (unsigned int n = 0; n < 4; n++) {
+		p.job.tokens = tokens[n];
+		run(&few, &p, 1, 0);
+		memcpy(y, p.y, p.tokens * p.ldy * sizeof(*y));
+		run(&amx, &p, 2, 0);
+		for (uint32_t t = 0; t < tokens[n]; t++) {
+			uint32_t batch = t < 256 ? tokens[n] : tokens[n] - 256;
+
+			/* 70 outputs of 300 neurons each: some differ in the last bit */
+			assert_int_equal(!memcmp(p.y + t * p.ldy, y + t * p.ldy,
+						 70 * sizeof(float)), batch < 16);
+		}
+	}
+	free(y);
+	drop(&p);
+#endif
+	(void)state;
 }
 
 int main(void)
@@ -557,6 +636,8 @@ int main(void)
 		cmocka_unit_test(test_poll),
 		cmocka_unit_test(test_for),
 		cmocka_unit_test(test_opening),
+		cmocka_unit_test(test_deterministic),
+		cmocka_unit_test(test_amx_and_few),
 	};
 
 	find_paths();

@@ -6,9 +6,9 @@
  * y[t] = down . bf16(act(gate . x[r(t)], up . x[r(t)])), products of BF16, sums in
  * FP32, over the neurons of a range of blocks.  The result depends neither on the
  * number of threads nor on what else is in the same call; it may differ in the
- * last bits between instruction sets and, unless @deterministic, between numbers
- * of tokens (kernels of other libraries; this version has its own ones only, in
- * which a token's result has the same bits in any batch).
+ * last bits between instruction sets and, unless @deterministic, between batches of
+ * less than 16 tokens and others (AMX, and libraries if there were any: this version has
+ * its own kernels only).
  *
  * Threads: a struct ndp_cpu may be used by several threads at once; their calls
  * share its workers.
@@ -33,6 +33,7 @@ enum ndp_isa {
 	NDP_ISA_SCALAR,
 	NDP_ISA_AVX2,		/* AVX2, FMA */
 	NDP_ISA_AVX512_BF16,
+	NDP_ISA_AMX_BF16,	/* from 16 tokens on, AVX512-BF16 below */
 };
 
 struct ndp_cpu_options {
@@ -43,7 +44,11 @@ struct ndp_cpu_options {
 	bool deterministic;	/* same bits for a token whatever its batch; slower for many */
 };
 
-/* @options NULL: all zero.  -EOPNOTSUPP: this CPU lacks the instruction set. */
+/*
+ * @options NULL: all zero.  -EOPNOTSUPP: this CPU lacks the instruction set, or the kernel
+ * does not permit it.  Where there is AMX, NDP_ISA_BEST without @deterministic asks the
+ * kernel for the process's permission to use it, which makes signal frames 8 KiB larger.
+ */
 int ndp_cpu_open(struct ndp_cpu **cpu, const struct ndp_cpu_options *options,
 		 struct ndp_error *err);
 void ndp_cpu_close(struct ndp_cpu *cpu);
@@ -55,7 +60,7 @@ struct ndp_cpu_info {
 	const char *library;	/* "libxsmm 1.17", NULL: own kernels only */
 };
 void ndp_cpu_info(const struct ndp_cpu *cpu, struct ndp_cpu_info *info);
-/* "scalar", "avx2", "avx512-bf16" */
+/* "scalar", "avx2", "avx512-bf16", "amx-bf16" */
 const char *ndp_isa_name(enum ndp_isa isa);
 
 /* The neuron blocks [first, first + nr_blocks) of one expert for some tokens. */
