@@ -128,9 +128,16 @@ void soft_weights_put(struct soft_weights *w)
 
 void soft_weights_destroy(struct ndp_weights *w)
 {
-	if (soft_weights(w)->map)
-		soft_lend_remove(soft_weights(w));
-	soft_weights_put(soft_weights(w));
+	struct soft_weights *weights = soft_weights(w);
+	bool has_map;
+
+	/* A holder of a placement fd may be moving it. */
+	pthread_mutex_lock(&weights->lock);
+	has_map = weights->map;
+	pthread_mutex_unlock(&weights->lock);
+	if (has_map)
+		soft_lend_remove(weights);
+	soft_weights_put(weights);
 }
 
 /* Before sealing nothing moves, so the map needs no reference. */

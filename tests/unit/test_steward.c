@@ -128,6 +128,34 @@ static void hot_experts_end_up_in_gpu_memory(void **state)
 	assert_true(covered > 0.55 && covered <= best && best <= 1);
 }
 
+/*
+ * Whichever layer decides first takes what there is, but where it matters it does not keep it: GPU
+ * memory holds just the hot experts of all layers, PCIe is slow and the CPU weak.
+ */
+static void equal_layers_share_gpu_memory(void **state)
+{
+	struct world *w = *state;
+	double now_ns = 0;
+
+	w->host.pcie_gbps = 4;
+	w->host.cpu.gflops = 300;
+	w->options.place.gpu_bytes = LAYERS * SLOTS * w->shape.expert_bytes;
+	w->options.place.link_share = 0;
+	start(w);
+	run(w, 800, 10, &now_ns);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		const uint8_t *on_gpu = ndp_place_on_gpu(ndp_steward_placer(w->s), l);
+		uint32_t hot = 0, all = 0;
+
+		for (uint32_t e = 0; e < EXPERTS; e++) {
+			all += on_gpu[e];
+			hot += on_gpu[e] && e >= 10 && e < 14;
+		}
+		assert_true(hot >= SLOTS - 1);
+		assert_int_equal(all, SLOTS);
+	}
+}
+
 static void equal_loads_meet_equal_decisions(void **state)
 {
 	struct world *w = *state;
@@ -239,6 +267,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		IN_WORLD(hot_experts_end_up_in_gpu_memory),
+		IN_WORLD(equal_layers_share_gpu_memory),
 		IN_WORLD(equal_loads_meet_equal_decisions),
 		IN_WORLD(turns_go_by_steps),
 		IN_WORLD(steps_without_tokens_teach_nothing),
