@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
 # What an operator is told of ndpd's configuration, as TAP: the file that is installed and
-# ndpd.conf(5) have every key of the table in daemon/config.c, in its section, and no other. Run from
-# the top of the tree.
+# ndpd.conf(5) have every key of the table in daemon/config.c, in its section, and no other. Run
+# from the top of the tree.
 set -u
 
 page=docs/man/ndpd.conf.5 conf=share/ndpd/ndpd.conf
@@ -38,7 +38,8 @@ described() {
 there_is_a_table() { [ "$(known | wc -l)" -ge 19 ] || { known; return 1; }; }
 same() { diff <(known) <("$1"); }
 sections() {
-	diff <({ known | sed 's/ .*//'; echo weights; } | sort -u) <(sed -n 's/^\.Ss Section //p' $page | sort)
+	diff <({ known | sed 's/ .*//'; echo weights; } | sort -u) \
+		<(sed -n 's/^\.Ss Section //p' $page | sort)
 }
 lint() { ! mandoc -T lint -W style docs/man/ndpd.8 $page | grep -v 'referenced manual not found'; }
 

@@ -58,11 +58,11 @@ lintian_finds_no_errors() { lintian --allow-root --fail-on error "$build"/deb/*.
 build_depends_are_all() {
 	local package bad=0
 
-	for package in $(sed 's/#.*//' tools/build/packages.txt | grep -E '^(lib.*|.*-dev)$' |
-			grep -vE '^lib(cmocka|elf|ssl|clang-rt-.*)-dev$'); do
-		sed -n '/^Build-Depends:/,/^$/p' debian/control | grep -qE "^ $package\b" ||
+	while read -r package; do
+		sed -n '/^Build-Depends:/,/^$/p' debian/control | grep -qE "^ $package(,|\$)" ||
 			{ echo "debian/control: $package is no Build-Depends"; bad=1; }
-	done
+	done < <(grep -E '^[a-z0-9.-]+-dev$' tools/build/packages.txt |
+		grep -vE '^(dpkg|lib(cmocka|elf|ssl|clang-rt-.*))-dev$')
 	return $bad
 }
 
