@@ -362,6 +362,6 @@ deb:	## build Debian packages into build/deb (installs what is missing)
 clean:	## remove build/ (the cache stays)
 	$(Q)rm -rf $(BUILD)
 distclean: clean	## remove build/ and what the builds keep in the cache
-	$(Q)rm -rf $(addprefix $(CACHE)/,apt qemu kernel source)
+	$(Q)rm -rf $(addprefix $(CACHE)/,apt deb qemu kernel source)
 
 -include $(patsubst %.o,%.d,$(sort $(ALL_OBJS)))
