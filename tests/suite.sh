@@ -20,6 +20,7 @@ start=$SECONDS
 if [ -t 1 ] && [ -z "${V:-}" ]; then
 	"$@" 2>&1 | tee "$tap" | awk -v name="$name" '
 		/^[ \t]*ok / { n++ }
+		/^[ \t]*not ok [0-9]+ # SKIP / { n++; next }
 		/^[ \t]*not ok / { n++; bad++; printf "\r\033[K  FAIL     %s: %s\n", name, $0 }
 		{ printf "\r\033[K  TEST     %s: %d done%s", name, n, bad ? ", " bad " failed" : ""; fflush() }
 		END { printf "\r\033[K" }'
