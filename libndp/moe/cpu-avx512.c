@@ -40,7 +40,7 @@
 #define UNROLL(n) PRAGMA(GCC unroll n)
 #endif
 
-enum { LANES = 16, MAX_TILE = 12, MAX_BOTH = 6 };
+enum { LANES = 16, MAX_TILE = 12, MAX_BOTH = 6, PAIRS_AHEAD = 32 };
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -111,7 +111,10 @@ UNROLL(24)
 	}
 }
 
-/* @lines of 64 bytes are fetched for each pair row. */
+/*
+ * @lines of 64 bytes are fetched for each pair row.  Where tiles of tokens share the fetching,
+ * each is new to the first-level cache; the next one lies behind it.
+ */
 INLINE void chain(__m512 *sum, const uint8_t *w, size_t stride, uint32_t pieces, const uint32_t *x,
 		  const struct ndpi_ahead *ahead, const uint32_t tokens, const uint32_t lines)
 {
@@ -124,6 +127,8 @@ INLINE void chain(__m512 *sum, const uint8_t *w, size_t stride, uint32_t pieces,
 UNROLL(4)
 		for (uint32_t p = 0; p < NDPI_ROWS / 2; p++) {
 			fetch(next + p * ahead->step, lines);
+			if (lines == 1)
+				__builtin_prefetch(x + PAIRS_AHEAD * tokens, 0, 3);
 			pair_row(sum, w + p * NDPI_PAIR_BYTES, x, tokens);
 			x += tokens;
 		}

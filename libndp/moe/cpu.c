@@ -26,6 +26,7 @@ enum {
 	MAX_BATCH = 256,	/* tokens that share one pass over the weights */
 	STREAM_TOKENS = 6,	/* for which bandwidth is all that counts */
 	STREAMS = 2,	/* blocks whose tiles pass side by side */
+	INPUTS_BYTES = 16 << 10,	/* in the first-level cache, beside weights */
 	SUMS_BYTES = 256 << 10,	/* of a single tile of tokens, in the second-level cache */
 	MIN_OUTS = 8,
 	LINE = 64,
@@ -196,28 +197,36 @@ static void project_one(const struct part *p, const uint8_t *w, const uint8_t *n
 }
 
 /*
- * Several tiles of tokens: all pass over a chunk of gate and of up while both are in the
- * cache, and each fetches its part of the next chunk.
+ * Several tiles of tokens: all pass over a chunk of weights while it is in the first-level
+ * cache, and each fetches its part of what comes next.  While a chunk of all tokens' inputs stays
+ * there as well gate and up pass one after the other; else together, since then it is inputs
+ * that are waited for.
  */
 static void project_many(const struct part *p, const uint8_t *gate, const uint8_t *up,
 			 const uint8_t *next, float *g, float *u, struct ndpi_thread *thread)
 {
+	bool together = p->tokens * NDPI_CHUNK * p->kernels->elem_bytes > INPUTS_BYTES;
 	struct ndpi_ahead ahead = {
 		.stride = NDPI_TILE_BYTES / p->tiles, .step = NDPI_PAIR_BYTES / p->tiles,
 	};
 
 	for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
+		size_t at = (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES;
 		size_t bytes = (size_t)min_u(p->h_in - k, NDPI_CHUNK) / NDPI_ROWS *
 			NDPI_TILE_BYTES;
+		const uint8_t *after = k + NDPI_CHUNK < p->h_in ? gate + at + bytes : next;
 
-		if (k + NDPI_CHUNK < p->h_in)
-			next = gate + (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES + bytes;
 		ahead.split = (uint32_t)(bytes / NDPI_TILE_BYTES);
-		for (uint32_t i = 0; i < p->tiles; i++) {
-			ahead.first = next + bytes / p->tiles * i;
-			project_chunk(p, gate, k, i, g, &ahead);
-			ahead.first += up - gate;
-			project_chunk(p, up, k, i, u, &ahead);
+		for (uint32_t i = 0; i < 2 * p->tiles; i++) {
+			uint32_t tile = together ? i / 2 : i % p->tiles;
+			bool is_up = together ? i % 2 : i >= p->tiles;
+
+			if (together)
+				ahead.first = is_up ? after + (up - gate) : after;
+			else
+				ahead.first = is_up ? after : up + at;
+			ahead.first += bytes / p->tiles * tile;
+			project_chunk(p, is_up ? up : gate, k, tile, is_up ? u : g, &ahead);
 			look_around(thread, i);
 		}
 		look_around(thread, k / NDPI_CHUNK);
