@@ -332,6 +332,59 @@ static void test_case_c5(void **state)
 	drop(&p);
 }
 
+/* Of every path's kernel: a chain that goes on is one chain, and one that is added is two. */
+static void test_chains(void **state)
+{
+	enum { PIECES = 5, FIRST = 2, MAX = 32 };
+	static uint16_t w[PIECES * NDPI_TILE_BYTES / 2] __attribute__((aligned(64)));
+	static float x[PIECES * NDPI_ROWS * MAX] __attribute__((aligned(64)));
+	static float one[MAX][40], two[MAX][40], part[MAX][40];
+	const struct ndpi_ahead ahead = { (uint8_t *)w, (uint8_t *)w, 0, 0, 64 };
+	uint16_t row[PIECES * NDPI_ROWS];
+	uint64_t seed = 5;
+
+	(void)state;
+	for (unsigned int k = 0; k < sizeof(w) / sizeof(*w); k++)
+		w[k] = ref_random_bf16(&seed, -6, 0);
+	for (unsigned int k = 0; k < PIECES * NDPI_ROWS; k++)
+		row[k] = ref_random_bf16(&seed, -6, 0);
+	for (unsigned int i = 0; i < nr_paths; i++) {
+		const struct ndpi_cpu_kernels *k = paths[i].kernels;
+		uint32_t n = k->least_tokens ? k->least_tokens : 1;
+		const uint8_t *rest = (uint8_t *)w + FIRST * NDPI_TILE_BYTES;
+
+		for (; n <= k->tile_tokens; n++) {
+			const uint8_t *second = (uint8_t *)x +
+				(size_t)FIRST * NDPI_ROWS * n * k->elem_bytes;
+
+			memset(one, 0xff, sizeof(one));
+			memset(two, 0xff, sizeof(two));
+			for (uint32_t t = 0; t < n; t++)
+				k->pack(x, n, t, row, PIECES * NDPI_ROWS - t, PIECES * NDPI_ROWS);
+			if (k->begin)
+				k->begin();
+			k->multiply((uint8_t *)w, NDPI_TILE_BYTES, PIECES, x, n, one[0], 40,
+				    NDPI_SET, &ahead);
+			k->multiply((uint8_t *)w, NDPI_TILE_BYTES, FIRST, x, n, two[0], 40,
+				    NDPI_SET, &ahead);
+			memcpy(part, two, sizeof(two));
+			k->multiply(rest, NDPI_TILE_BYTES, PIECES - FIRST, second, n, two[0], 40,
+				    NDPI_CONTINUE, &ahead);
+			assert_memory_equal(one, two, sizeof(one));
+			k->multiply(rest, NDPI_TILE_BYTES, PIECES - FIRST, second, n, two[0], 40,
+				    NDPI_SET, &ahead);
+			for (uint32_t t = 0; t < n; t++)
+				for (uint32_t m = 0; m < NDPI_ROWS; m++)
+					two[t][m] += part[t][m];
+			k->multiply(rest, NDPI_TILE_BYTES, PIECES - FIRST, second, n, part[0], 40,
+				    NDPI_ADD, &ahead);
+			assert_memory_equal(part, two, sizeof(part));
+			if (k->end)
+				k->end();
+		}
+	}
+}
+
 static void test_threads(void **state)
 {
 	struct problem p;
@@ -629,6 +682,7 @@ int main(void)
 		cmocka_unit_test(test_clamped),
 		cmocka_unit_test(test_ranges),
 		cmocka_unit_test(test_case_c5),
+		cmocka_unit_test(test_chains),
 		cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_no_tokens),
 		cmocka_unit_test(test_refusals),
