@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# The unit tests of libndp once more, as TAP: under AddressSanitizer (leaks included) and
+# The unit tests of libndp and ndpd once more, as TAP: under AddressSanitizer (leaks included) and
 # UndefinedBehaviorSanitizer, and those with threads under ThreadSanitizer. Run from the top of the
 # tree; the builds are kept in build/asan and build/tsan.
 set -u
