@@ -129,6 +129,40 @@ void ndpi_cpu_avx2_act(ndp_bf16 *h, const float *g, const float *u, uint32_t n, 
 	}
 }
 
+/* Eight pairs of eight tokens at a time are a matrix of 32-bit elements, to be transposed. */
+void ndpi_cpu_avx2_pack8(void *dst, uint32_t tokens, uint32_t t, const ndp_bf16 *const *src,
+			 uint32_t n)
+{
+	uint32_t *x = (uint32_t *)dst + t;
+
+	for (uint32_t k = 0; k < n; k += 2 * LANES) {
+		__m256i row[8], two[8], four;
+
+#pragma GCC unroll 8
+		for (int i = 0; i < 8; i++)
+			row[i] = _mm256_loadu_si256((const __m256i *)(src[i] + k));
+#pragma GCC unroll 4
+		for (int i = 0; i < 8; i += 2) {
+			two[i] = _mm256_unpacklo_epi32(row[i], row[i + 1]);
+			two[i + 1] = _mm256_unpackhi_epi32(row[i], row[i + 1]);
+		}
+		/* row[4 * h + j]: pair j and pair 4 + j of tokens 4 * h to 4 * h + 3 */
+#pragma GCC unroll 2
+		for (int h = 0; h < 8; h += 4) {
+			row[h] = _mm256_unpacklo_epi64(two[h], two[h + 2]);
+			row[h + 1] = _mm256_unpackhi_epi64(two[h], two[h + 2]);
+			row[h + 2] = _mm256_unpacklo_epi64(two[h + 1], two[h + 3]);
+			row[h + 3] = _mm256_unpackhi_epi64(two[h + 1], two[h + 3]);
+		}
+#pragma GCC unroll 8
+		for (int j = 0; j < 8; j++, x += tokens) {
+			four = j < 4 ? _mm256_permute2x128_si256(row[j], row[j + 4], 0x20) :
+				_mm256_permute2x128_si256(row[j - 4], row[j], 0x31);
+			_mm256_storeu_si256((__m256i *)x, four);
+		}
+	}
+}
+
 static void act(void *dst, uint32_t tokens, uint32_t t, const float *g, const float *u, int kind,
 		float alpha, float limit)
 {

@@ -246,6 +246,7 @@ const struct ndpi_cpu_kernels ndpi_cpu_avx512 = {
 	.both_tokens = MAX_BOTH,
 	.elem_bytes = sizeof(ndp_bf16),
 	.pack = pack,
+	.pack8 = ndpi_cpu_avx2_pack8,
 	.act = act,
 	.multiply = multiply,
 	.both = both,

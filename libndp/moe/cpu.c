@@ -56,6 +56,8 @@ struct part {
 	uint32_t first_token;
 	uint32_t tokens;
 	uint32_t tiles;		/* of tokens */
+	uint32_t tile_tokens;	/* of each, and one more of the first @larger_tiles */
+	uint32_t larger_tiles;
 	uint32_t h_in, h_out;	/* padded */
 	uint32_t outs;		/* tiles of outputs of a task */
 	uint32_t list;
@@ -98,12 +100,12 @@ static uint32_t min_u(uint32_t a, uint32_t b)
 /* Sizes differ by one at most: a tile of one after full ones would be slow. */
 static uint32_t tile_first(const struct part *p, uint32_t tile)
 {
-	return (uint32_t)((uint64_t)tile * p->tokens / p->tiles);
+	return tile * p->tile_tokens + min_u(tile, p->larger_tiles);
 }
 
 static uint32_t tile_size(const struct part *p, uint32_t tile)
 {
-	return tile_first(p, tile + 1) - tile_first(p, tile);
+	return p->tile_tokens + (tile < p->larger_tiles);
 }
 
 /* Tile @tile of the chunk at input @k of @padded; see cpu-kernels.h. */
@@ -114,22 +116,44 @@ static size_t packed_offset(const struct part *p, uint32_t k, uint32_t padded, u
 	return (size_t)k * p->tokens + (size_t)chunk * tile_first(p, tile);
 }
 
-static void pack(struct part *p, uint32_t tile)
+static const ndp_bf16 *x_of(const struct part *p, uint32_t token)
 {
 	const struct ndp_cpu_job *job = p->job;
-	uint32_t first = tile_first(p, tile), n = tile_size(p, tile);
+	size_t row = (size_t)p->first_token + token;
 
-	for (uint32_t t = 0; t < n; t++) {
-		size_t token = (size_t)p->first_token + first + t;
-		const ndp_bf16 *row = job->x + (job->rows ? job->rows[token] : token) * job->ldx;
+	return job->x + (job->rows ? job->rows[row] : row) * job->ldx;
+}
 
-		for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
-			uint32_t left = job->shape.h_in > k ? job->shape.h_in - k : 0;
+/* Eight tokens at a time, the last eight of these even if some of them have been before. */
+static void pack_chunk8(const struct part *p, void *x, uint32_t first, uint32_t tokens, uint32_t k,
+			uint32_t n)
+{
+	const ndp_bf16 *rows[8];
 
-			p->kernels->pack(p->x + packed_offset(p, k, p->h_in, tile) *
-					 p->kernels->elem_bytes, n, t, row + k,
-					 min_u(left, NDPI_CHUNK), min_u(p->h_in - k, NDPI_CHUNK));
+	for (uint32_t t = 0; t < tokens; t += 8) {
+		t = min_u(t, tokens - 8);
+		for (uint32_t i = 0; i < 8; i++)
+			rows[i] = x_of(p, first + t + i) + k;
+		p->kernels->pack8(x, tokens, t, rows, n);
+	}
+}
+
+static void pack(struct part *p, uint32_t tile)
+{
+	uint32_t first = tile_first(p, tile), tokens = tile_size(p, tile);
+	uint32_t h_in = p->job->shape.h_in;
+
+	for (uint32_t k = 0; k < p->h_in; k += NDPI_CHUNK) {
+		uint32_t n = h_in > k ? min_u(h_in - k, NDPI_CHUNK) : 0;
+		uint32_t padded = min_u(p->h_in - k, NDPI_CHUNK);
+		void *x = p->x + packed_offset(p, k, p->h_in, tile) * p->kernels->elem_bytes;
+
+		if (p->kernels->pack8 && tokens >= 8 && n == padded) {
+			pack_chunk8(p, x, first, tokens, k, n);
+			continue;
 		}
+		for (uint32_t t = 0; t < tokens; t++)
+			p->kernels->pack(x, tokens, t, x_of(p, first + t) + k, n, padded);
 	}
 }
 
@@ -567,6 +591,8 @@ static void describe(const struct ndp_cpu *cpu, struct part *p, const struct ndp
 	};
 	p->blocks = (const uint8_t *)job->blocks + job->first * p->block_bytes;
 	p->tiles = (tokens + p->kernels->tile_tokens - 1) / p->kernels->tile_tokens;
+	p->tile_tokens = tokens / p->tiles;
+	p->larger_tiles = tokens % p->tiles;
 	/*
 	 * Few tokens: one task for each thread, since long stretches are read faster, and the sums
 	 * of each fit the cache.  Many: several, so that none waits long in the end.
