@@ -334,8 +334,8 @@ static void alternation_that_gains_nothing_moves_nothing(void **state)
 	start_ndpd(w);
 	load_weights(w, LAYERS);
 	attach(w);
-	/* What there is to do at the beginning is done. */
-	for (int phase = 0; phase < 2; phase++) {
+	/* What there is to do at the beginning is done; then nothing is, for 100 steps. */
+	for (int quiet = 0, rounds = 0; quiet < 2; rounds++) {
 		before = all_moves(w);
 		for (uint32_t i = 0; i < 100; i++) {
 			uint32_t tokens[EXPERTS];
@@ -345,8 +345,13 @@ static void alternation_that_gains_nothing_moves_nothing(void **state)
 			post_exactly(w, tokens);
 		}
 		wait_read(w);
+		if (all_moves(w) == before) {
+			quiet++;
+			continue;
+		}
+		if (quiet || rounds == 10)
+			fail_msg("%.0f decisions in round %d", all_moves(w) - before, rounds);
 	}
-	assert_int_equal(all_moves(w) - before, 0);
 }
 
 /* Whoever makes other experts hot as soon as some are in place: moves stay within the limit. */
