@@ -173,8 +173,8 @@ void bench_copier_run(void *copier);
 double bench_read_gbps(unsigned int threads);
 double bench_copy_gbps(unsigned int threads);
 /*
- * GFLOP/s of multiply-adds in registers: FP32 by AVX2 or AVX-512, or BF16 pairs
- * where the CPU has them; 0: none of these.
+ * GFLOP/s of multiply-adds in registers: FP32 by AVX2 or AVX-512, or BF16 pairs by AMX or
+ * AVX-512 where the CPU has them; 0: none of these.
  */
 double bench_peak_fp32_gflops(unsigned int threads);
 double bench_peak_bf16_gflops(unsigned int threads);

@@ -311,7 +311,7 @@ static const char help[] =
 	"  --tokens N,...     tokens of an expert\n"
 	"  --threads N,...\n"
 	"  --rounds N         that are kept of each cell (15)\n"
-	"  --isa NAME         scalar, avx2 or avx512-bf16, for everybody who can choose\n"
+	"  --isa NAME         scalar, avx2, avx512-bf16 or amx-bf16, for all who can choose\n"
 	"  --against NAME,... libxsmm, oneDNN, ggml, dot (libxsmm,oneDNN)\n"
 	"  --ggml PATH        what tests/bench/ggml-rival.sh prints\n"
 	"  --bars             the shapes, tokens and threads of bars D.1 and D.2\n";
@@ -321,7 +321,7 @@ static void measure(const struct options *o, struct bench_report *rep, struct ve
 	for (unsigned int j = 0; j < o->nr_threads; j++) {
 		double limit = bench_peak_bf16_gflops(o->threads[j]);
 
-		if (!limit || (o->isa && strcmp(o->isa, "avx512-bf16")))
+		if (!limit || (o->isa && !strstr(o->isa, "bf16")))
 			limit = bench_peak_fp32_gflops(o->threads[j]);
 		for (unsigned int i = 0; i < o->nr_shapes; i++)
 			shape(o, rep, o->shapes[i], o->threads[j], &limit, v);
@@ -436,9 +436,9 @@ int bench_cpu(int argc, char **argv, struct bench_report *rep)
 			break;
 		case 'i':
 			if (strcmp(optarg, "scalar") && strcmp(optarg, "avx2") &&
-			    strcmp(optarg, "avx512-bf16"))
-				bench_usage("--isa wants scalar, avx2 or avx512-bf16, not '%.40s'",
-					    optarg);
+			    strcmp(optarg, "avx512-bf16") && strcmp(optarg, "amx-bf16"))
+				bench_usage("--isa wants scalar, avx2, avx512-bf16 or amx-bf16, "
+					    "not '%.40s'", optarg);
 			o.isa = optarg;
 			break;
 		case 'a':

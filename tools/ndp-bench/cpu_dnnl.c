@@ -122,7 +122,8 @@ static void *open_dnnl(const struct cpu_setup *s, const char **why)
 	omp_set_num_threads((int)s->threads);
 	if (s->isa)
 		dnnl_set_max_cpu_isa(!strcmp(s->isa, "avx2") ? dnnl_cpu_isa_avx2 :
-				     dnnl_cpu_isa_all);
+				     !strcmp(s->isa, "avx512-bf16") ?
+				     dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_all);
 	must(dnnl_engine_create(&d->engine, dnnl_cpu, 0), "engine");
 	must(dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags), "stream");
 	d->h = cpu_alloc((size_t)s->max_tokens * s->neurons * sizeof(*d->h));

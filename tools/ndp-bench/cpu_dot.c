@@ -83,7 +83,7 @@ static void *open_dot(const struct cpu_setup *s, const char **why)
 {
 	size_t weights = (size_t)s->hidden * s->neurons * sizeof(ndp_bf16);
 	struct dot *d = calloc(1, sizeof(*d));
-	bool wide = !s->isa || !strcmp(s->isa, "avx512-bf16");
+	bool wide = !s->isa || strstr(s->isa, "bf16");
 
 	if (!d)
 		bench_die("out of memory");

@@ -91,7 +91,7 @@ static void *open_ndp(const struct cpu_setup *s, const char **why)
 
 	if (!n || !(n->blocks = calloc(s->experts, sizeof(*n->blocks))))
 		bench_die("out of memory");
-	for (enum ndp_isa isa = NDP_ISA_SCALAR; s->isa && isa <= NDP_ISA_AVX512_BF16; isa++)
+	for (enum ndp_isa isa = NDP_ISA_SCALAR; s->isa && isa <= NDP_ISA_AMX_BF16; isa++)
 		if (!strcmp(s->isa, ndp_isa_name(isa)))
 			o.isa = isa;
 	n->s = *s;

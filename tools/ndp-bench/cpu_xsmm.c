@@ -5,6 +5,8 @@
  * Weights in its VNNI order, in panels of 64 rows, [rows / 64][k / 2][64][2], which was
  * the fastest of 16, 32, 64 and 128.  One kernel call runs over a chunk of k for up to
  * 32 tokens; blocks of tokens pass over a chunk while it is in the cache.
+ *
+ * libxsmm 1.17 has no kernels for AMX: its newest target is "cpx", AVX512-BF16.
  */
 #include "cpu.h"
 

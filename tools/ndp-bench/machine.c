@@ -8,6 +8,7 @@
  */
 #include "bench.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <ndp/device.h>
 #include <pthread.h>
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 unsigned int bench_cpus(void)
@@ -369,6 +371,8 @@ double bench_copy_gbps(unsigned int threads)
 
 #define FMA_ROUNDS 100000
 #define FMA_CHAINS 16	/* independent: more than latency times issue width */
+#define AMX_ROUNDS 10000
+#define AMX_CHAINS 6
 
 static _Atomic int sink;
 
@@ -430,6 +434,44 @@ static void dot_bf16(void *arg, unsigned int i)
 	atomic_fetch_add(&sink, any);
 }
 
+/* Products of whole tiles of zeroes, in as many chains as there are tiles for sums. */
+__attribute__((target("amx-tile,amx-bf16")))
+static void dot_amx(void *arg, unsigned int i)
+{
+	static const struct {
+		uint8_t palette, start_row, reserved[14];
+		uint16_t row_bytes[16];
+		uint8_t rows[16];
+	} config = {
+		.palette = 1,
+		.row_bytes = { 64, 64, 64, 64, 64, 64, 64, 64 },
+		.rows = { 16, 16, 16, 16, 16, 16, 16, 16 },
+	};
+
+	(void)arg;
+	(void)i;
+	_tile_loadconfig(&config); /* and all tiles are zero */
+	for (int r = 0; r < AMX_ROUNDS; r++) {
+		_tile_dpbf16ps(0, 6, 7);
+		_tile_dpbf16ps(1, 6, 7);
+		_tile_dpbf16ps(2, 6, 7);
+		_tile_dpbf16ps(3, 6, 7);
+		_tile_dpbf16ps(4, 6, 7);
+		_tile_dpbf16ps(5, 6, 7);
+	}
+	_tile_release();
+}
+
+/* The CPU has it and the kernel gives it (Linux, Documentation/arch/x86/xstate.rst). */
+static bool may_use_amx(void)
+{
+	enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+	unsigned int a, b, c, d;
+
+	return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & AMX_BF16 && d & AMX_TILE &&
+		!syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA);
+}
+
 struct multiplier {
 	struct bench_team *team;
 	void (*fn)(void *arg, unsigned int i);
@@ -442,26 +484,30 @@ static void multiply(void *arg)
 	bench_team_run(m->team, m->fn, m);
 }
 
-/* @flops: of one instruction. */
+/* @flops: of all that @fn does. */
 static double peak(unsigned int threads, void (*fn)(void *arg, unsigned int i), double flops)
 {
 	struct multiplier m = { bench_team_start(threads), fn };
 	double ns = shortest_ns(multiply, &m);
 
 	bench_team_stop(m.team);
-	return flops * FMA_ROUNDS * FMA_CHAINS * threads / ns;
+	return flops * threads / ns;
 }
 
 double bench_peak_fp32_gflops(unsigned int threads)
 {
 	if (__builtin_cpu_supports("avx512f"))
-		return peak(threads, fma_avx512, 32);
+		return peak(threads, fma_avx512, 32.0 * FMA_ROUNDS * FMA_CHAINS);
 	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-		return peak(threads, fma_avx2, 16);
+		return peak(threads, fma_avx2, 16.0 * FMA_ROUNDS * FMA_CHAINS);
 	return 0;
 }
 
 double bench_peak_bf16_gflops(unsigned int threads)
 {
-	return __builtin_cpu_supports("avx512bf16") ? peak(threads, dot_bf16, 64) : 0;
+	if (may_use_amx())
+		return peak(threads, dot_amx, 2.0 * 16 * 16 * 32 * AMX_CHAINS * AMX_ROUNDS);
+	if (__builtin_cpu_supports("avx512bf16"))
+		return peak(threads, dot_bf16, 64.0 * FMA_ROUNDS * FMA_CHAINS);
+	return 0;
 }
