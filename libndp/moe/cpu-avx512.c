@@ -152,9 +152,9 @@ INLINE void multiply_n(const uint8_t *w, size_t stride, uint32_t pieces, const u
 }
 
 /* Up to three tokens leave fetching ahead to the CPU, which does it better. */
-INLINE void both_n(const uint8_t *gate, const uint8_t *up, uint32_t pieces, const uint32_t *x,
-		   float *g, float *u, enum ndpi_store store, const struct ndpi_ahead *ahead,
-		   const uint32_t tokens)
+INLINE void both_n(const uint8_t *gate, const uint8_t *up, size_t stride, uint32_t pieces,
+		   const uint32_t *x, float *g, float *u, enum ndpi_store store,
+		   const struct ndpi_ahead *ahead, const uint32_t tokens)
 {
 	const uint8_t *next = ahead->first;
 	__m512 sg[2 * MAX_BOTH], su[2 * MAX_BOTH];
@@ -171,12 +171,12 @@ UNROLL(4)
 				fetch(next + p * NDPI_PAIR_BYTES, 2);
 				fetch(next + p * NDPI_PAIR_BYTES + apart, 2);
 			}
-			pair_row(sg, gate, x, tokens);
-			pair_row(su, gate + apart, x, tokens);
-			gate += NDPI_PAIR_BYTES;
+			pair_row(sg, gate + p * NDPI_PAIR_BYTES, x, tokens);
+			pair_row(su, gate + p * NDPI_PAIR_BYTES + apart, x, tokens);
 			x += tokens;
 		}
-		next += NDPI_TILE_BYTES;
+		next += ahead->stride;
+		gate += stride;
 	}
 	end(sg, g, NDPI_ROWS, store, tokens);
 	end(su, u, NDPI_ROWS, store, tokens);
@@ -191,11 +191,11 @@ static void multiply_##tokens(const uint8_t *w, size_t stride, uint32_t pieces,	
 	multiply_n(w, stride, pieces, x, out, ld, store, ahead, tokens);		\
 }
 #define DEFINE_BOTH(tokens)								\
-static void both_##tokens(const uint8_t *gate, const uint8_t *up, uint32_t pieces,	\
-			  const uint32_t *x, float *g, float *u,			\
+static void both_##tokens(const uint8_t *gate, const uint8_t *up, size_t stride,	\
+			  uint32_t pieces, const uint32_t *x, float *g, float *u,	\
 			  enum ndpi_store store, const struct ndpi_ahead *ahead)	\
 {											\
-	both_n(gate, up, pieces, x, g, u, store, ahead, tokens);			\
+	both_n(gate, up, stride, pieces, x, g, u, store, ahead, tokens);		\
 }
 
 DEFINE_TILE(1)
@@ -229,15 +229,15 @@ static void multiply(const uint8_t *w, size_t stride, uint32_t pieces, const voi
 	of[tokens](w, stride, pieces, in, out, ld, store, ahead);
 }
 
-static void both(const uint8_t *gate, const uint8_t *up, uint32_t pieces, const void *in,
-		 uint32_t tokens, float *g, float *u, enum ndpi_store store,
+static void both(const uint8_t *gate, const uint8_t *up, size_t stride, uint32_t pieces,
+		 const void *in, uint32_t tokens, float *g, float *u, enum ndpi_store store,
 		 const struct ndpi_ahead *ahead)
 {
 	static typeof(both_1) *const of[] = {
 		NULL, both_1, both_2, both_3, both_4, both_5, both_6,
 	};
 
-	of[tokens](gate, up, pieces, in, g, u, store, ahead);
+	of[tokens](gate, up, stride, pieces, in, g, u, store, ahead);
 }
 
 const struct ndpi_cpu_kernels ndpi_cpu_avx512 = {

@@ -85,12 +85,13 @@ struct ndpi_cpu_kernels {
 			 uint32_t tokens, float *out, size_t ld, enum ndpi_store store,
 			 const struct ndpi_ahead *ahead);
 	/*
-	 * A chunk of gate and up side by side, pieces one after the other: few tokens wait for
-	 * memory, which two streams keep busier than one.  ld is 32; what is fetched of gate
-	 * is fetched of up, too.
+	 * Two times multiply(), side by side: a chunk of gate and of up, or tiles of down for
+	 * two times 32 outputs.  Few tokens wait for memory, which two streams keep busier than
+	 * one.  ld is 32; what is fetched for the first is fetched for the second, too, as far
+	 * away as this is; @ahead's step is that of pair rows.
 	 */
-	void (*both)(const uint8_t *gate, const uint8_t *up, uint32_t pieces, const void *in,
-		     uint32_t tokens, float *g, float *u, enum ndpi_store store,
+	void (*both)(const uint8_t *gate, const uint8_t *up, size_t stride, uint32_t pieces,
+		     const void *in, uint32_t tokens, float *g, float *u, enum ndpi_store store,
 		     const struct ndpi_ahead *ahead);
 };
 

@@ -25,6 +25,7 @@ enum {
 	MAX_H = 65472,
 	MAX_BATCH = 256,	/* tokens that share one pass over the weights */
 	STREAM_TOKENS = 6,	/* for which bandwidth is all that counts */
+	HALVES_TOKENS = 2,	/* of these, for which two halves of a block's tiles pass so */
 	STREAMS = 2,	/* blocks whose tiles pass side by side */
 	INPUTS_BYTES = 16 << 10,	/* in the first-level cache, beside weights */
 	SUMS_BYTES = 256 << 10,	/* of a single tile of tokens, in the second-level cache */
@@ -180,13 +181,14 @@ static void project_both(const struct part *p, const uint8_t *gate, const uint8_
 		size_t at = (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES;
 		size_t ahead = min_u(pieces_ahead(p->tokens), pieces) * NDPI_TILE_BYTES;
 
-		p->kernels->both(gate + at, up + at, pieces,
+		p->kernels->both(gate + at, up + at, NDPI_TILE_BYTES, pieces,
 				 p->x + (size_t)k * p->tokens * p->kernels->elem_bytes, p->tokens,
 				 g, u, k ? NDPI_ADD : NDPI_SET, &(struct ndpi_ahead){
 			.first = gate + at + ahead,
 			.split = pieces - (uint32_t)(ahead / NDPI_TILE_BYTES),
 			.second = k + NDPI_CHUNK < p->h_in ?
 				gate + at + pieces * NDPI_TILE_BYTES : next,
+			.stride = NDPI_TILE_BYTES, .step = NDPI_PAIR_BYTES,
 		});
 	}
 }
@@ -333,31 +335,42 @@ static const uint8_t *h_of(const struct part *p, uint32_t block, uint32_t tile)
 
 /*
  * @n tiles of outputs of few tokens: what counts is bandwidth, so weights pass in the order
- * in which they lie, and sums of a group of blocks wait in the cache.
+ * in which they lie, and sums of a group of blocks wait in the cache.  Of one or two tokens
+ * two halves of the tiles pass side by side; with more the registers of a chain fill and drain
+ * too often for that.
  */
 static void down_stream(const struct part *p, const uint8_t *w, uint32_t n, float *y, float *sum,
 			struct ndpi_thread *thread)
 {
 	size_t floats = (size_t)p->tokens * n * NDPI_ROWS;
+	bool side_by_side = p->tokens <= min_u(p->kernels->both_tokens, HALVES_TOKENS) && !(n % 2);
+	uint32_t end = side_by_side ? n / 2 : n;
 
 	for (uint32_t b = 0, m; b < p->nr_blocks; b += m) {
 		const uint8_t *at = w + b * p->block_bytes, *h = h_of(p, b, 0), *next;
 		uint32_t in_group = b % NDPI_GROUP;
+		enum ndpi_store store = in_group ? NDPI_CONTINUE : NDPI_SET;
 
-		m = min_u(p->nr_blocks - b, STREAMS);
+		m = min_u(p->nr_blocks - b, side_by_side ? 1 : STREAMS);
 		next = b + m < p->nr_blocks ? at + m * p->block_bytes : w;
-		for (uint32_t j = 0; j < n; j++) {
+		for (uint32_t j = 0; j < end; j++) {
 			uint32_t k = j + pieces_ahead(p->tokens);
 			struct ndpi_ahead ahead = {
-				.first = k < n ? at + (size_t)k * NDPI_TILE_BYTES :
-					next + (size_t)(k - n) * NDPI_TILE_BYTES,
+				.first = k < end ? at + (size_t)k * NDPI_TILE_BYTES :
+					next + (size_t)(k - end) * NDPI_TILE_BYTES,
 				.split = m, .stride = p->block_bytes, .step = NDPI_PAIR_BYTES,
 			};
+			const uint8_t *tile = at + (size_t)j * NDPI_TILE_BYTES;
+			float *s = sum + (size_t)j * p->tokens * NDPI_ROWS;
 
-			p->kernels->multiply(at + (size_t)j * NDPI_TILE_BYTES, p->block_bytes, m, h,
-					     p->tokens, sum + (size_t)j * p->tokens * NDPI_ROWS,
-					     NDPI_ROWS, in_group ? NDPI_CONTINUE : NDPI_SET,
-					     &ahead);
+			if (side_by_side)
+				p->kernels->both(tile, tile + (size_t)end * NDPI_TILE_BYTES,
+						 p->block_bytes, m, h, p->tokens, s,
+						 s + (size_t)end * p->tokens * NDPI_ROWS, store,
+						 &ahead);
+			else
+				p->kernels->multiply(tile, p->block_bytes, m, h, p->tokens, s,
+						     NDPI_ROWS, store, &ahead);
 		}
 		if (in_group + m == NDPI_GROUP || b + m == p->nr_blocks)
 			for (size_t i = 0; i < floats; i++)
