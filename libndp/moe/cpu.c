@@ -25,6 +25,8 @@ enum {
 	MAX_H = 65472,
 	MAX_BATCH = 256,	/* tokens that share one pass over the weights */
 	STREAM_TOKENS = 6,	/* for which bandwidth is all that counts */
+	CPU_TOKENS = 3,	/* of these, for which the CPU fetches gate and up by itself */
+	FIRST_BYTES = 2048,	/* but for these of a block */
 	HALVES_TOKENS = 2,	/* of these, for which two halves of a block's tiles pass so */
 	STREAMS = 2,	/* blocks whose tiles pass side by side */
 	INPUTS_BYTES = 16 << 10,	/* in the first-level cache, beside weights */
@@ -61,6 +63,7 @@ struct part {
 	uint32_t larger_tiles;
 	uint32_t h_in, h_out;	/* padded */
 	uint32_t outs;		/* tiles of outputs of a task */
+	uint32_t threads;	/* that take tasks of its list */
 	uint32_t list;
 	uint8_t *x, *h;		/* packed */
 	atomic_uint packed;	/* tasks that are done */
@@ -170,6 +173,15 @@ static uint32_t pieces_ahead(uint32_t tokens)
 	return tokens <= 6 ? 2 : 4;
 }
 
+/* What kernels leave to the CPU's own prefetching it takes up late at the beginning of a block. */
+static void fetch_first(const uint8_t *one, const uint8_t *other)
+{
+	for (uint32_t i = 0; i < FIRST_BYTES; i += LINE) {
+		__builtin_prefetch(one + i, 0, 3);
+		__builtin_prefetch(other + i, 0, 3);
+	}
+}
+
 /*
  * g and u of a block of few tokens; @next is the gate of the next one.
  */
@@ -181,6 +193,8 @@ static void project_both(const struct part *p, const uint8_t *gate, const uint8_
 		size_t at = (size_t)k / NDPI_ROWS * NDPI_TILE_BYTES;
 		size_t ahead = min_u(pieces_ahead(p->tokens), pieces) * NDPI_TILE_BYTES;
 
+		if (k + NDPI_CHUNK >= p->h_in && p->tokens <= CPU_TOKENS)
+			fetch_first(next, next + (up - gate));
 		p->kernels->both(gate + at, up + at, NDPI_TILE_BYTES, pieces,
 				 p->x + (size_t)k * p->tokens * p->kernels->elem_bytes, p->tokens,
 				 g, u, k ? NDPI_ADD : NDPI_SET, &(struct ndpi_ahead){
@@ -259,6 +273,11 @@ static void project_many(const struct part *p, const uint8_t *gate, const uint8_
 	}
 }
 
+static const uint8_t *down_of(const struct part *p)
+{
+	return p->blocks + (size_t)p->h_in * 2 * NDPI_ROWS * sizeof(ndp_bf16);
+}
+
 static void project(const struct call *c, struct part *p, uint32_t block,
 		    struct ndpi_thread *thread)
 {
@@ -269,7 +288,9 @@ static void project(const struct call *c, struct part *p, uint32_t block,
 	float *u = g + (size_t)p->tokens * NDPI_ROWS;
 	uint32_t neurons = p->nr_blocks * NDPI_ROWS, n = block * NDPI_ROWS;
 	uint32_t in_chunk = n % NDPI_CHUNK;
-	const uint8_t *next = block + 1 < p->nr_blocks ? gate + p->block_bytes : p->blocks;
+	/* Other threads have those between. */
+	const uint8_t *next = block + p->threads < p->nr_blocks ?
+		gate + p->threads * p->block_bytes : down_of(p);
 
 	if (p->tokens <= p->kernels->both_tokens) {
 		project_both(p, gate, up, next, g, u);
@@ -363,6 +384,8 @@ static void down_stream(const struct part *p, const uint8_t *w, uint32_t n, floa
 			const uint8_t *tile = at + (size_t)j * NDPI_TILE_BYTES;
 			float *s = sum + (size_t)j * p->tokens * NDPI_ROWS;
 
+			if (side_by_side && j + 1 == end)
+				fetch_first(next, next + (size_t)end * NDPI_TILE_BYTES);
 			if (side_by_side)
 				p->kernels->both(tile, tile + (size_t)end * NDPI_TILE_BYTES,
 						 p->block_bytes, m, h, p->tokens, s,
@@ -428,7 +451,7 @@ static void down(const struct call *c, struct part *p, uint32_t task, struct ndp
 {
 	uint32_t tile = task * p->outs, end = min_u(tile + p->outs, p->h_out / NDPI_ROWS);
 	float *y = (float *)(c->scratch + thread->index * c->scratch_bytes);
-	const uint8_t *w = p->blocks + (size_t)p->h_in * 2 * NDPI_ROWS * sizeof(ndp_bf16);
+	const uint8_t *w = down_of(p);
 
 	for (uint32_t n; tile < end; tile += n) {
 		const uint8_t *at = w + (size_t)tile * NDPI_TILE_BYTES;
@@ -601,6 +624,7 @@ static void describe(const struct ndp_cpu *cpu, struct part *p, const struct ndp
 		.h_in = (uint32_t)round_up(job->shape.h_in, 64),
 		.h_out = (uint32_t)round_up(job->shape.h_out, 64),
 		.list = ndpi_pool_list(cpu->pool, job->node),
+		.threads = threads / ndpi_pool_nodes(cpu->pool),
 	};
 	p->blocks = (const uint8_t *)job->blocks + job->first * p->block_bytes;
 	p->tiles = (tokens + p->kernels->tile_tokens - 1) / p->kernels->tile_tokens;
