@@ -330,10 +330,10 @@ static void end(struct client *c, struct pending *p, double now_ns, int res)
 	forget(b, p);
 	record_done(c->d, c, a.id, now_ns, res);
 	ndp_place_done(ndp_steward_placer(b->steward), a.id, now_ns, res);
+	if (a.kind == NDP_PLACE_PREFETCH)
+		*hot_at(b, a.layer, a.expert) = res >= 0;
 	if (res < 0) {
-		b->count.rollbacks++;
-		if (a.kind == NDP_PLACE_PREFETCH)
-			*hot_at(b, a.layer, a.expert) = 0;
+		b->count.rollbacks += res != -EAGAIN; /* which is the rate limit */
 	} else {
 		b->count.moves[a.kind]++;
 		b->count.move_bytes[a.kind] += a.bytes;
@@ -399,6 +399,18 @@ static bool within_rate(struct client *c, double now_ns)
 	return true;
 }
 
+/* The application is to bring an expert to the GPU, when PCIe is free for it. */
+static void announce(struct client *c, const struct pending *p, double now_ns)
+{
+	uint8_t *hot = hot_at(&c->brain, p->action.layer, p->action.expert);
+
+	if (*hot || now_ns < p->action.start_ns)
+		return;
+	*hot = 1;
+	if (!c->d->config.dry_run)
+		brain_publish(c, p->action.layer);
+}
+
 static void start(struct client *c, const struct ndp_place_action *a, double now_ns)
 {
 	struct brain *b = &c->brain;
@@ -415,23 +427,20 @@ static void start(struct client *c, const struct ndp_place_action *a, double now
 		   "%s%s of layer %u expert %u, %llu bytes: modelled gain %.0f ns a step, "
 		   "cost %.0f ns", dry ? "would start " : "", kind_name[a->kind], a->layer,
 		   a->expert, (unsigned long long)a->bytes, a->gain_ns, a->cost_ns);
+	if (a->victim >= 0) {
+		*hot_at(b, a->victim_layer, (uint32_t)a->victim) = 0;
+		if (!dry)
+			brain_publish(c, a->victim_layer);
+	}
 	if (!within_rate(c, now_ns)) {
 		b->count.limited++;
 		end(c, p, now_ns, -EAGAIN);
 		return;
 	}
-	if (a->kind != NDP_PLACE_PREFETCH) {
+	if (a->kind == NDP_PLACE_PREFETCH)
+		announce(c, p, now_ns);
+	else
 		p->queued = !dry;
-		return;
-	}
-	if (a->victim >= 0)
-		*hot_at(b, a->victim_layer, (uint32_t)a->victim) = 0;
-	*hot_at(b, a->layer, a->expert) = 1;
-	if (dry)
-		return;
-	if (a->victim >= 0 && a->victim_layer != a->layer)
-		brain_publish(c, a->victim_layer);
-	brain_publish(c, a->layer);
 }
 
 /* ---- events ------------------------------------------------------------------------------ */
@@ -452,6 +461,9 @@ void brain_post(struct client *c, uint32_t layer, double now_ns)
 	ndp_steward_coverage(b->steward, layer, &covered, &best);
 	b->count.covered += COVERAGE_RATE * (covered - b->count.covered);
 	b->count.best += COVERAGE_RATE * (best - b->count.best);
+	ndp_steward_prediction(b->steward, layer, &covered, &best);
+	b->count.predicted += COVERAGE_RATE * (covered - b->count.predicted);
+	b->count.hottest += COVERAGE_RATE * (best - b->count.hottest);
 	for (uint32_t i = 0; i < n; i++)
 		start(c, &actions[i], now_ns);
 	if (n)
@@ -466,6 +478,8 @@ void brain_tick(struct client *c, double now_ns)
 		struct pending *p = &b->pending[i];
 		const bool waits = p->moving || p->queued;
 
+		if (p->action.kind == NDP_PLACE_PREFETCH)
+			announce(c, p, now_ns);
 		if (!waits && now_ns >= p->action.end_ns)
 			end(c, p, now_ns, 0);
 	}

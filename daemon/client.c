@@ -292,6 +292,8 @@ static void begin(struct client *c, struct survey *survey)
 		return;
 	}
 	c->state = CLIENT_RUNNING;
+	/* It posts at once; without clients ndpd looks seldom. */
+	sd_event_source_set_time_relative(c->d->tick, c->d->config.poll_ms * 1000ull);
 	c->deadline = sd_event_source_disable_unref(c->deadline);
 	if (!c->d->config.dry_run)
 		for (uint32_t l = 0; l < c->hello.layers; l++)

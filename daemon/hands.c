@@ -52,6 +52,7 @@ struct hands {
 	uid_t uid;
 	uint32_t dimm_mask;
 	bool looking;		/* a hand asks for the DIMMs: one is enough */
+	bool look;		/* one should */
 	uint32_t dimms_seen;
 	struct ndp_dimm_info dimms[NDP_MAX_DIMMS];
 };
@@ -470,27 +471,24 @@ static void *hand(void *arg)
 
 	pthread_mutex_lock(&h->lock);
 	while (!h->end) {
-		bool look;
-
 		j = list_take(&h->jobs);
-		if (!j) {
+		if (j) {
+			pthread_mutex_unlock(&h->lock);
+			work(h, j);
+			pthread_mutex_lock(&h->lock);
+			list_add(&h->done, j);
+			if (!h->end)
+				(void)!write(h->wake, &one, sizeof(one));
+		} else if (h->look) {
+			h->look = false;
+			h->looking = true;
+			pthread_mutex_unlock(&h->lock);
+			look_at_dimms(h);
+			pthread_mutex_lock(&h->lock);
+			h->looking = false;
+		} else {
 			pthread_cond_wait(&h->wanted, &h->lock);
-			continue;
 		}
-		pthread_mutex_unlock(&h->lock);
-		work(h, j);
-		pthread_mutex_lock(&h->lock);
-		look = !j->is_survey && !h->looking && !h->end;
-		list_add(&h->done, j);
-		if (!h->end)
-			(void)!write(h->wake, &one, sizeof(one));
-		if (!look)
-			continue;
-		h->looking = true;
-		pthread_mutex_unlock(&h->lock);
-		look_at_dimms(h);
-		pthread_mutex_lock(&h->lock);
-		h->looking = false;
 	}
 	put_and_unlock(h);
 	count_out(uid);
@@ -572,6 +570,14 @@ int hands_move(struct hands *h, uint32_t action, uint64_t id, const struct ndp_p
 	j->id = id;
 	j->to = *to;
 	return give(h, j);
+}
+
+void hands_look(struct hands *h)
+{
+	pthread_mutex_lock(&h->lock);
+	h->look = !h->looking;
+	pthread_cond_signal(&h->wanted);
+	pthread_mutex_unlock(&h->lock);
 }
 
 bool hands_take(struct hands *h, struct outcome *out)

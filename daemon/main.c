@@ -147,6 +147,15 @@ static uint64_t pause_us(const struct ndpd *d)
 	return IDLE_MS * 1000ull;
 }
 
+/* What status and metrics tell of DIMMs. */
+static void refresh(struct ndpd *d)
+{
+	devices_refresh(d);
+	for (const struct client *c = d->clients; c; c = c->next)
+		if (c->hands && !c->node[0])
+			hands_look(c->hands);
+}
+
 static int on_tick(sd_event_source *source, uint64_t usec, void *user)
 {
 	struct ndpd *d = user;
@@ -155,7 +164,7 @@ static int on_tick(sd_event_source *source, uint64_t usec, void *user)
 	look_at_clients(d);
 	server_tick(d);
 	if (++d->ticks % REFRESH_TICKS == 0)
-		devices_refresh(d);
+		refresh(d);
 	sd_event_source_set_time_relative(source, pause_us(d));
 	return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
 }
@@ -249,7 +258,7 @@ static int make_loop(struct ndpd *d, struct ndp_error *err)
 							   on_wake, d);
 	}
 	if (r >= 0)
-		r = sd_event_add_time_relative(d->event, NULL, CLOCK_MONOTONIC, 0, 1000, on_tick,
+		r = sd_event_add_time_relative(d->event, &d->tick, CLOCK_MONOTONIC, 0, 1000, on_tick,
 					       d);
 	if (r >= 0)
 		r = sd_event_set_watchdog(d->event, true);
@@ -294,6 +303,7 @@ static void end(struct ndpd *d)
 	server_end(d);
 	record_close(d);
 	devices_end(d);
+	sd_event_source_disable_unref(d->tick);
 	sd_event_unref(d->event);
 	/* Hands of clients that hang still hold the eventfd: it goes with the process. */
 }

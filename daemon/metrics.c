@@ -163,6 +163,16 @@ static double coverable(const struct client *c)
 	return c->brain.count.best;
 }
 
+static double predicted(const struct client *c)
+{
+	return c->brain.count.predicted;
+}
+
+static double hottest(const struct client *c)
+{
+	return c->brain.count.hottest;
+}
+
 static double rollbacks(const struct client *c)
 {
 	return (double)c->brain.count.rollbacks;
@@ -212,6 +222,11 @@ static const struct {
 	  "Share of tokens that experts in GPU memory got, moving mean.", covered },
 	{ "ndp_model_hot_coverage_possible_ratio", "gauge",
 	  "The same for as many experts chosen with hindsight.", coverable },
+	{ "ndp_model_predicted_hot_coverage_ratio", "gauge",
+	  "Share of tokens that the experts got that were predicted to be hot, moving mean.",
+	  predicted },
+	{ "ndp_model_actual_hot_coverage_ratio", "gauge",
+	  "The same for the experts that were hot.", hottest },
 	{ "ndp_model_migrations_under_way", "gauge", "Actions that have not ended.", under_way },
 	{ "ndp_model_migration_rollbacks_total", "counter",
 	  "Actions that failed and left all as it was.", rollbacks },

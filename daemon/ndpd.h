@@ -129,6 +129,8 @@ struct survey_wish {
 };
 int hands_survey(struct hands *h, const struct survey_wish *wish);
 int hands_move(struct hands *h, uint32_t action, uint64_t id, const struct ndp_placement *to);
+/* Has DIMMs of an in-process device looked at, soon. */
+void hands_look(struct hands *h);
 bool hands_take(struct hands *h, struct outcome *out);
 /*
  * Memory and counters of a DIMM of an in-process device, as last seen by a hand; false:
@@ -184,6 +186,7 @@ struct model_counters {
 	double realised_modelled_ns;	/* a step, as layers became shorter */
 	/* Of copies that were played: behind layers, in all. */
 	double hidden_modelled_ns, copy_modelled_ns;
+	double predicted, hottest;	/* the same of the predicted hot class */
 	double covered, best;	/* moving means of the hot set's coverage, and what was possible */
 };
 
@@ -352,6 +355,7 @@ struct ndpd {
 	struct config config;
 	const struct arguments *arguments;
 	sd_event *event;
+	sd_event_source *tick;	/* looks at the rings */
 	int listener;
 	sd_event_source *listening_source;
 	uint32_t ticks_deaf;	/* it was off for, as no more can be accepted */

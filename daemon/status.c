@@ -52,13 +52,14 @@ static json_t *model(const struct client *c)
 	ndp_place_usage(ndp_steward_placer(b->steward), &usage);
 	return json_pack(
 		"{s:i, s:i, s:I, s:I, s:I, s:o, s:o, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, "
-		"s:o, s:o, s:I, s:I}",
+		"s:o, s:o, s:o, s:o, s:I, s:I}",
 		"layers", (int)b->layers, "experts", (int)b->shape.experts, "expert_bytes",
 		(json_int_t)b->shape.expert_bytes, "posts", (json_int_t)n->posts, "decisions",
 		(json_int_t)n->decisions, "migrations", kinds(n->moves), "migrated_bytes",
 		kinds(n->move_bytes), "rollbacks", (json_int_t)n->rollbacks, "rate_limited",
 		(json_int_t)n->limited, "under_way", (int)b->nr_pending, "coverage",
-		number(n->covered), "coverage_possible", number(n->best), "link_modelled_ns",
+		number(n->covered), "coverage_possible", number(n->best), "predicted_hot_coverage",
+		number(n->predicted), "actual_hot_coverage", number(n->hottest), "link_modelled_ns",
 		number(n->link_modelled_ns), "link_wall_ns", number(n->link_wall_ns),
 		"cost_modelled_ns", number(n->cost_modelled_ns), "gain_modelled_ns_per_step",
 		number(n->gain_modelled_ns), "realised_modelled_ns_per_step",

@@ -13,12 +13,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { ALIGN = 64, FIRST = 64, FIRST_EVERY = 4, EVERY = 32, MAX_EVERY = 1 << 20 };
+enum { ALIGN = 64, FIRST = 64, FIRST_EVERY = 4, EVERY = 32, MAX_EVERY = 1 << 20, SCORE_EVERY = 8 };
 
 struct steward_layer {
 	uint32_t steps;
 	float covered;
 	float best;
+	float predicted;	/* of the hot class */
+	float hottest;
 };
 
 struct ndp_steward {
@@ -137,25 +139,71 @@ static void largest_first(uint32_t *v, uint32_t of, uint32_t n)
 	}
 }
 
-static void score(struct ndp_steward *s, uint32_t layer, const uint32_t *tokens, uint64_t total)
+/* The tokens of the @n experts that got most. */
+static uint64_t most(struct ndp_steward *s, const uint32_t *tokens, uint32_t n)
 {
-	const uint8_t *on_gpu = ndp_place_on_gpu(s->placer, layer);
-	uint64_t covered = 0, best = 0;
-	uint32_t n = 0;
+	uint64_t sum = 0;
 
-	for (uint32_t e = 0; e < s->experts; e++) {
-		if (!on_gpu[e])
-			continue;
-		covered += tokens[e];
-		n++;
-	}
 	memcpy(s->sorted, tokens, s->experts * sizeof(*tokens));
 	if (n && n < s->experts)
 		largest_first(s->sorted, s->experts, n);
 	for (uint32_t i = 0; i < n; i++)
-		best += s->sorted[i];
-	s->layers[layer].covered = (float)((double)covered / (double)total);
-	s->layers[layer].best = (float)((double)best / (double)total);
+		sum += s->sorted[i];
+	return sum;
+}
+
+/* The value that the @n largest of @v [of] are not below; rearranges @v. */
+static uint32_t least_of_largest(uint32_t *v, uint32_t of, uint32_t n)
+{
+	uint32_t least = UINT32_MAX;
+
+	if (n < of)
+		largest_first(v, of, n);
+	for (uint32_t i = 0; i < n; i++)
+		least = v[i] < least ? v[i] : least;
+	return least;
+}
+
+/* How many of the tokens the experts got that were predicted to be the hot class. */
+static void score_prediction(struct ndp_steward *s, uint32_t layer, const uint32_t *tokens,
+			     uint64_t total)
+{
+	const float *shares = ndp_predict_shares(s->predictor, layer);
+	const uint32_t n = ndp_class_hot(s->experts);
+	uint64_t predicted = 0;
+	uint32_t least, taken = 0;
+
+	/* Shares are at most 1: as integers they are ordered alike. */
+	for (uint32_t e = 0; e < s->experts; e++)
+		s->sorted[e] = (uint32_t)(shares[e] * 4e9f);
+	least = least_of_largest(s->sorted, s->experts, n);
+	for (uint32_t e = 0; e < s->experts && taken < n; e++) {
+		if ((uint32_t)(shares[e] * 4e9f) < least)
+			continue;
+		predicted += tokens[e];
+		taken++;
+	}
+	s->layers[layer].predicted = (float)((double)predicted / (double)total);
+	s->layers[layer].hottest = (float)((double)most(s, tokens, n) / (double)total);
+}
+
+/* What could have been is looked at in a part of the steps: it costs more than learning. */
+static void score(struct ndp_steward *s, uint32_t layer, const uint32_t *tokens, uint64_t total)
+{
+	const uint8_t *on_gpu = ndp_place_on_gpu(s->placer, layer);
+	struct steward_layer *l = &s->layers[layer];
+	uint64_t covered = 0;
+	uint32_t n = 0;
+
+	for (uint32_t e = 0; e < s->experts; e++) {
+		covered += on_gpu[e] ? tokens[e] : 0;
+		n += on_gpu[e];
+	}
+	l->covered = (float)((double)covered / (double)total);
+	if (l->steps % SCORE_EVERY)
+		return;
+	l->best = (float)((double)most(s, tokens, n) / (double)total);
+	score_prediction(s, layer, tokens, total);
 }
 
 static bool is_turn(const struct ndp_steward *s, uint32_t layer)
@@ -204,4 +252,11 @@ void ndp_steward_coverage(const struct ndp_steward *s, uint32_t layer, double *c
 {
 	*covered = s->layers[layer].covered;
 	*best = s->layers[layer].best;
+}
+
+void ndp_steward_prediction(const struct ndp_steward *s, uint32_t layer, double *predicted,
+			    double *hottest)
+{
+	*predicted = s->layers[layer].predicted;
+	*hottest = s->layers[layer].hottest;
 }

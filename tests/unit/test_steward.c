@@ -211,40 +211,80 @@ static void steps_without_tokens_teach_nothing(void **state)
 	assert_true(covered == 0 && best == 0);
 }
 
+/* Tokens of the @n experts that got most, by counting. */
+static uint64_t top(const uint32_t *tokens, uint32_t n)
+{
+	uint32_t count[64] = { 0 };
+	uint64_t sum = 0;
+
+	for (uint32_t e = 0; e < EXPERTS; e++)
+		count[tokens[e]]++;
+	for (uint32_t v = 63; n; v--)
+		for (; n && count[v]; count[v]--, n--)
+			sum += v;
+	return sum;
+}
+
+static void assert_share(double share, uint64_t part, uint64_t of)
+{
+	assert_true(share >= (double)part / (double)of - 1e-6);
+	assert_true(share <= (double)part / (double)of + 1e-6);
+}
+
 /* Whatever the loads are: the best is what sorting says it is. */
 static void coverage_is_what_sorting_says(void **state)
 {
 	struct world *w = *state;
 	double now_ns = 0;
+	uint32_t scored = 0;
 
+	w->options.place.link_share = 0;
 	start(w);
-	run(w, 200, 20, &now_ns);
-	for (uint32_t round = 0; round < 300; round++) {
+	run(w, 200, 20, &now_ns); /* a multiple of eight */
+	for (uint32_t step = 0; step < 800; step++) {
 		const uint8_t *on_gpu = ndp_place_on_gpu(ndp_steward_placer(w->s), 1);
-		uint64_t total = 0, in_gpu = 0, top = 0;
-		uint32_t n = 0, count[64] = { 0 };
+		double covered, best, predicted, hottest;
 		struct ndp_place_action a[16];
-		double covered, best;
+		uint64_t total = 0, in_gpu = 0;
+		uint32_t n = 0;
 
 		for (uint32_t e = 0; e < EXPERTS; e++) {
-			w->tokens[e] = below(w, 1 + round % 60);
-			count[w->tokens[e]]++;
+			w->tokens[e] = 1 + below(w, 1 + step % 60);
 			total += w->tokens[e];
 			in_gpu += on_gpu[e] ? w->tokens[e] : 0;
 			n += on_gpu[e];
 		}
-		if (!total)
-			continue;
-		for (uint32_t v = 63, left = n; left; v--)
-			for (; left && count[v]; count[v]--, left--)
-				top += v;
+		assert_true(n > 0);
 		assert_int_equal(ndp_steward_step(w->s, 1, w->tokens, now_ns, a, 0), 0);
 		ndp_steward_coverage(w->s, 1, &covered, &best);
-		assert_true(covered >= (double)in_gpu / total - 1e-6);
-		assert_true(covered <= (double)in_gpu / total + 1e-6);
-		assert_true(best >= (double)top / total - 1e-6);
-		assert_true(best <= (double)top / total + 1e-6);
+		ndp_steward_prediction(w->s, 1, &predicted, &hottest);
+		assert_share(covered, in_gpu, total);
+		if (step % 8)
+			continue;
+		scored++;
+		assert_share(best, top(w->tokens, n), total);
+		assert_share(hottest, top(w->tokens, ndp_class_hot(EXPERTS)), total);
+		assert_true(predicted > 0 && predicted <= hottest + 1e-6);
 	}
+	assert_int_equal(scored, 100);
+}
+
+/* Experts that always get most are those that are predicted to. */
+static void what_is_always_hot_is_predicted(void **state)
+{
+	struct world *w = *state;
+	double predicted, hottest;
+
+	start(w);
+	for (uint32_t step = 0; step < 33; step++) {
+		struct ndp_place_action a[16];
+
+		for (uint32_t e = 0; e < EXPERTS; e++)
+			w->tokens[e] = e == 7 || e == 30 || e == 63 ? 60 : 3 + (e + step) % 5;
+		ndp_steward_step(w->s, 0, w->tokens, 0, a, 0);
+	}
+	ndp_steward_prediction(w->s, 0, &predicted, &hottest);
+	assert_true(predicted >= hottest - 1e-6 && hottest > 0.3);
 }
 
 static void wrong_options_are_named(void **state)
@@ -272,6 +312,7 @@ int main(void)
 		IN_WORLD(turns_go_by_steps),
 		IN_WORLD(steps_without_tokens_teach_nothing),
 		IN_WORLD(coverage_is_what_sorting_says),
+		IN_WORLD(what_is_always_hot_is_predicted),
 		IN_WORLD(wrong_options_are_named),
 	};
 

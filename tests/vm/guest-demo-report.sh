@@ -32,6 +32,8 @@ cat "$@" | awk '
 	/^ndp_model_migration_rollbacks_total\{/ { rollbacks[label("client")] = $2 }
 	/^ndp_model_hot_coverage_ratio\{/ { covered[n, label("client")] = $2 }
 	/^ndp_model_hot_coverage_possible_ratio\{/ { possible[n, label("client")] = $2 }
+	/^ndp_model_predicted_hot_coverage_ratio\{/ { predicted[n, label("client")] = $2 }
+	/^ndp_model_actual_hot_coverage_ratio\{/ { hottest[n, label("client")] = $2 }
 	/^ndp_dimm_tokens_total\{/ {
 		d = label("dimm")
 		tokens[n, d] = $2
@@ -49,8 +51,8 @@ cat "$@" | awk '
 		}
 		return all ? sprintf("%.1f %%", 100 * most / all) : "none"
 	}
-	function coverage(when, c) {
-		return sprintf("%.1f of %.1f %%", 100 * covered[when, c], 100 * possible[when, c])
+	function share(got, could) {
+		return sprintf("%.1f of %.1f %%", 100 * got, 100 * could)
 	}
 	END {
 		if (!clients) {
@@ -72,11 +74,13 @@ cat "$@" | awk '
 			c = order[i]
 			for (last = n; last > 1 && !((last, c) in at); last--)
 				;
+			print "  tokens that the predicted hot experts got, program " c ": before the shift " \
+				share(predicted[half, c], hottest[half, c]) ", at the end " \
+				share(predicted[last, c], hottest[last, c])
 			if (possible[last, c] > 0)
 				print "  tokens of experts in GPU memory, program " c ": before the shift " \
-					coverage(half, c) ", at the end " coverage(last, c)
-			else
-				print "  program " c " has no GPU memory: no hot set to cover"
+					share(covered[half, c], possible[half, c]) ", at the end " \
+					share(covered[last, c], possible[last, c])
 		}
 		printf "  tokens on the busiest of %d DIMMs: before the shift %s, after it %s\n", dimms, \
 			busiest(1, half), busiest(half, n)

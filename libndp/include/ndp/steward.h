@@ -52,12 +52,19 @@ struct ndp_placer *ndp_steward_placer(struct ndp_steward *s);
 const struct ndp_predictor *ndp_steward_predictor(const struct ndp_steward *s);
 
 /*
- * Of the last step's tokens of @layer, the share that experts in GPU memory got, and
- * the share that the same number of the step's busiest experts got: how good
- * the hot set was, and how good it could have been.
+ * Of the last step's tokens of @layer, the share that experts in GPU memory got, and,
+ * of the first of every eight steps, the share that the same number of the step's
+ * busiest experts got: how good the hot set was, and how good it could have been.
  */
 void ndp_steward_coverage(const struct ndp_steward *s, uint32_t layer, double *covered,
 			  double *best);
+
+/*
+ * Of a layer's tokens in the first of every eight steps, the share that the experts got
+ * that had been predicted to be hot (the most loaded 5 %), and the share that the hottest really got.
+ */
+void ndp_steward_prediction(const struct ndp_steward *s, uint32_t layer, double *predicted,
+			    double *hottest);
 
 #ifdef __cplusplus
 }
