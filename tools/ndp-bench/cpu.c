@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_LIST = 16, MAX_RUNNERS = 5 };
+enum { MAX_LIST = 16, MAX_RUNNERS = 5, SHORT_TOKENS = 8, SHORT_ROUNDS = 45 };
 
 static const struct cpu_runner *const all_runners[MAX_RUNNERS] = {
 	&cpu_ndp, &cpu_xsmm, &cpu_dnnl, &cpu_ggml, &cpu_dot,
@@ -193,6 +193,9 @@ static void cell(const struct options *o, struct bench_report *rep, struct seat 
 	struct bench_cell cells[COLUMNS];
 	struct bench_ratio ratio = { NAN, NAN }, band;
 
+	/* What takes a millisecond swings most, and costs least. */
+	if (o->bars && tokens <= SHORT_TOKENS && sampling.want < SHORT_ROUNDS)
+		sampling.want = SHORT_ROUNDS;
 	for (unsigned int i = 0; i <= n; i++) {
 		c[2 * i] = i < n ?
 			(struct bench_contender){ seats[i].runner->name, run_seat, &seats[i], NULL } :
