@@ -59,8 +59,6 @@ struct part {
 	uint32_t first_token;
 	uint32_t tokens;
 	uint32_t tiles;		/* of tokens */
-	uint32_t tile_tokens;	/* of each, and one more of the first @larger_tiles */
-	uint32_t larger_tiles;
 	uint32_t h_in, h_out;	/* padded */
 	uint32_t outs;		/* tiles of outputs of a task */
 	uint32_t threads;	/* that take tasks of its list */
@@ -101,15 +99,18 @@ static uint32_t min_u(uint32_t a, uint32_t b)
 
 /* ---- tasks ---------------------------------------------------------------- */
 
-/* Sizes differ by one at most: a tile of one after full ones would be slow. */
+/*
+ * Sizes differ by one at most: a tile of one after full ones would be slow.  Larger ones between
+ * smaller ones are up to a tenth faster than all of them first (64 tokens, two threads, Zen 5).
+ */
 static uint32_t tile_first(const struct part *p, uint32_t tile)
 {
-	return tile * p->tile_tokens + min_u(tile, p->larger_tiles);
+	return tile * p->tokens / p->tiles; /* a batch is small */
 }
 
 static uint32_t tile_size(const struct part *p, uint32_t tile)
 {
-	return p->tile_tokens + (tile < p->larger_tiles);
+	return tile_first(p, tile + 1) - tile_first(p, tile);
 }
 
 /* Tile @tile of the chunk at input @k of @padded; see cpu-kernels.h. */
@@ -628,8 +629,6 @@ static void describe(const struct ndp_cpu *cpu, struct part *p, const struct ndp
 	};
 	p->blocks = (const uint8_t *)job->blocks + job->first * p->block_bytes;
 	p->tiles = (tokens + p->kernels->tile_tokens - 1) / p->kernels->tile_tokens;
-	p->tile_tokens = tokens / p->tiles;
-	p->larger_tiles = tokens % p->tiles;
 	/*
 	 * Few tokens: one task for each thread, since long stretches are read faster, and the sums
 	 * of each fit the cache.  Many: several, so that none waits long in the end.
