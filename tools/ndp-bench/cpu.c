@@ -339,13 +339,16 @@ static void libraries_bars(struct bench_report *rep, const struct verdict *v)
 		bench_note(rep, "the least lower bound: %s", v->worst_cell);
 		bench_bar(rep, "D.1", "cpu-vs-libraries-worst-lower95", v->worst, BENCH_AT_LEAST,
 			  0.93);
-		bench_bar(rep, "D.1", "cpu-4-tokens-1-thread", bench_geomean(v->four, v->nr_four),
-			  BENCH_AT_LEAST, 1.1);
+		if (v->nr_four)
+			bench_bar(rep, "D.1", "cpu-4-tokens-1-thread",
+				  bench_geomean(v->four, v->nr_four), BENCH_AT_LEAST, 1.1);
 	} else {
 		bench_bar_skip(rep, "D.1", "cpu-vs-libraries",
 			       "neither library multiplies BF16 on this CPU");
 	}
-	bench_bar(rep, "D.1", "cpu-1-token-of-bandwidth", v->one_token, BENCH_AT_LEAST, 0.9);
+	if (isfinite(v->one_token))
+		bench_bar(rep, "D.1", "cpu-1-token-of-bandwidth", v->one_token, BENCH_AT_LEAST,
+			  0.9);
 }
 
 /*
