@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { ALIGN = 64, FIRST = 64, FIRST_EVERY = 4, EVERY = 32, MAX_EVERY = 1 << 20, SCORE_EVERY = 8 };
+enum { ALIGN = 64, FIRST = 64, FIRST_EVERY = 4, EVERY = 64, MAX_EVERY = 1 << 20, SCORE_EVERY = 8 };
 
 struct steward_layer {
 	uint32_t steps;

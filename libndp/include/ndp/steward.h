@@ -27,7 +27,7 @@ struct ndp_steward_options {
 	 */
 	uint32_t first;		/* 64 */
 	uint32_t first_every;	/* 4 */
-	uint32_t every;		/* 32 */
+	uint32_t every;		/* 64 */
 };
 
 void ndp_steward_defaults(struct ndp_steward_options *options, const struct ndp_host *host);
