@@ -195,7 +195,7 @@ qemu: $(QEMU)	## build QEMU with the NDP DIMM (minutes once, then seconds)
 
 MODEL := tests/models/tiny-moe
 GUEST_MODEL := $(foreach f,config.json model.safetensors reference.json,\
-	--file $(MODEL)/$(f):root/tiny-moe/$(f))
+	--file $(MODEL)/$(f):payload/tiny-moe/$(f))
 RUN_VM := tests/vm/run-vm.sh
 
 # The first prompt only, for what is slow on an emulated CPU.
@@ -225,8 +225,8 @@ demo-parts: $(BUILD)/ndp-run $(BUILD)/ndpd $(C_FIRST_REFERENCE) $(BUILD)/kmod-6.
 demo-run: demo-parts
 	$(Q)$(RUN_VM) --name demo --kernel 6.1 --dimms 4 --script tests/vm/guest-demo.sh $(GUEST_RUN) \
 		--file $(BUILD)/ndpd --file tests/vm/guest-demo-report.sh \
-		--file $(C_FIRST_REFERENCE):root/tiny-moe/reference-c-first.json \
-		--file share/hosts:root/share/hosts
+		--file $(C_FIRST_REFERENCE):payload/tiny-moe/reference-c-first.json \
+		--file share/hosts:payload/share/hosts
 
 # A suite runs its tests and keeps the results; a check runs a suite and judges it.
 SUITES := unit qtest style vm
@@ -289,9 +289,9 @@ suite-vm-$(1): $(BUILD)/kmod-$(1)/moendp.ko $(BUILD)/ndp-run $(BUILD)/ndpctl $(G
 		--script tests/vm/guest-check.sh $(GUEST_RUN) --file tests/run/guest-cases.sh \
 		--file $(BUILD)/ndpctl --file share/hosts/trimoe-paper.json:share/hosts/trimoe-paper.json \
 		--file $$$$(command -v flock) \
-		--file $(ODD_MODEL):root/odd-moe \
-		--file $(SHORT_REFERENCE):root/tiny-moe/reference-short.json \
-		$(foreach t,$(GUEST_PARTS),--file $(t):root/kselftest/$(notdir $(t)))
+		--file $(ODD_MODEL):payload/odd-moe \
+		--file $(SHORT_REFERENCE):payload/tiny-moe/reference-short.json \
+		$(foreach t,$(GUEST_PARTS),--file $(t):payload/kselftest/$(notdir $(t)))
 endef
 # The disk is for what direct I/O must not do: write into a mapping of a DIMM. The debug kernel has no
 # driver for it, and that test skips itself.

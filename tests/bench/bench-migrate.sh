@@ -17,7 +17,7 @@ kernel=${1:-6.1}
 script=$build/bench/bench-migrate.sh
 
 cat >"$script" <<GUEST
-insmod /root/moendp.ko || exit
+insmod /payload/moendp.ko || exit
 bench_migrate --device /dev/ndp0 $* || exit
 rmmod moendp
 GUEST

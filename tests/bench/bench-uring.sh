@@ -30,7 +30,7 @@ profile=${NDP_PROFILE:+,profile=$NDP_PROFILE}
 mkdir -p "$build/bench"
 rm -f "$log"
 cat >"$script" <<GUEST
-insmod /root/moendp.ko || exit
+insmod /payload/moendp.ko || exit
 sleep 20
 echo none >/sys/block/nvme0n1/queue/scheduler || exit
 for i in \$(seq $repeat); do

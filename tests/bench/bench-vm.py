@@ -33,7 +33,7 @@ IO_PAIRS = 5
 DIMM_SIZE = "512M"
 
 GUEST_SCRIPT = """\
-insmod /root/moendp.ko || exit
+insmod /payload/moendp.ko || exit
 stty -F /dev/ttyS3 raw -echo || exit
 bench_ffn --device /dev/ndp0 --serve --seconds {seconds} </dev/ttyS3 >/dev/ttyS3
 """

@@ -33,26 +33,26 @@ trap 'rm -rf "$work"' EXIT
 for package in "${packages[@]}"; do
 	deb=$("$apt" deb "${package%:*}" "${package#*:}" "$work/debs") ||
 		die "${package%:*} of ${package#*:} cannot be had"
-	dpkg -x "$deb" "$work/root"
+	dpkg -x "$deb" "$work/sysroot"
 done
 lib=usr/lib/x86_64-linux-gnu
-backends=("$work/root/$lib"/ggml/backends*)
+backends=("$work/sysroot/$lib"/ggml/backends*)
 [ -d "${backends[0]}" ] || die "libggml0 brings no back ends in $lib/ggml"
 # What the libraries want of a newer C library is not there while linking.
 "$cc" -std=gnu11 -O2 -Wall -Wextra -Werror -o "$work/ggml_rival" "$here/ggml_rival.c" \
-	-isystem "$work/root/usr/include" -L "$work/root/$lib" -lggml -lggml-base \
+	-isystem "$work/sysroot/usr/include" -L "$work/sysroot/$lib" -lggml -lggml-base \
 	-Wl,--allow-shlib-undefined
 cat >"$work/ggml-rival" <<RUN
 #!/bin/sh
 # ggml-rival HIDDEN NEURONS EXPERTS MAX_TOKENS THREADS; "version" prints ggml's
 here=\$(dirname "\$(readlink -f "\$0")")
 [ "\$1" != version ] || { cat "\$here/version"; exit; }
-exec "\$here/root/$lib/ld-linux-x86-64.so.2" --library-path "\$here/root/$lib" \\
-	"\$here/ggml_rival" "\$@" "\$here/root/$lib/ggml/${backends[0]##*/}"
+exec "\$here/sysroot/$lib/ld-linux-x86-64.so.2" --library-path "\$here/sysroot/$lib" \\
+	"\$here/ggml_rival" "\$@" "\$here/sysroot/$lib/ggml/${backends[0]##*/}"
 RUN
 chmod +x "$work/ggml-rival"
 dpkg-deb -f "$work"/debs/libggml0_*.deb Version >"$work/version"
-rm -rf "$work/debs" "$work/root/usr/include" "$work/root/usr/share"
+rm -rf "$work/debs" "$work/sysroot/usr/include" "$work/sysroot/usr/share"
 touch "$work/complete"
 rm -rf "$cache"/????????????
 mv "$work" "$cache/$key"

@@ -4,14 +4,14 @@
 # ndp-run and ndpctl on real nodes, in a guest as root, as TAP: no driver, a driver without its
 # function bound, a user who may not open the node, Ctrl-C while another process holds the device or a
 # DIMM hangs, a DIMM that hangs, one that does not come back from a reset, one that is unplugged.
-# Needs busybox, flock, host, ndp-run and ndpctl in the path, the model in /root/tiny-moe, the driver as /root/moendp.ko, not loaded; leaves it unloaded and all
+# Needs busybox, flock, host, ndp-run and ndpctl in the path, the model in /payload/tiny-moe, the driver as /payload/moendp.ko, not loaded; leaves it unloaded and all
 # DIMMs plugged. Cases from public reports: pmem/ndctl#246, intel/idxd-config#16, ROCm/amdsmi#114,
 # tenstorrent/tt-umd#2336 and #2316.
 # shellcheck disable=SC2317 # t calls the functions
 set -u
 
-model=${NDP_MODEL:-/root/tiny-moe}
-driver=${NDP_DRIVER:-/root/moendp.ko}
+model=${NDP_MODEL:-/payload/tiny-moe}
+driver=${NDP_DRIVER:-/payload/moendp.ko}
 work=/tmp/guest-cases
 # A program that may not open a node still must be able to read its model.
 shared=/tmp/guest-cases-model

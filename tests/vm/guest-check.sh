@@ -3,7 +3,7 @@
 #
 # What `make check-vm` runs in each guest, as TAP: ndp-run without a driver, without permission and
 # interrupted; the model on every placement, still and while its experts move; the driver's own tests and
-# libndp's on the kernel's device (the programs in /root/kselftest). The driver is loaded anew for
+# libndp's on the kernel's device (the programs in /payload/kselftest). The driver is loaded anew for
 # each of them, so that none inherits a broken DIMM, and must unload after it.
 count=0
 status=0
@@ -35,8 +35,8 @@ export CMOCKA_MESSAGE_OUTPUT=TAP
 model() {
 	name=$1
 	shift
-	t "ndp-run, $name" timeout "$limit" ndp-run --model /root/tiny-moe \
-		--check /root/tiny-moe/reference.json "$@"
+	t "ndp-run, $name" timeout "$limit" ndp-run --model /payload/tiny-moe \
+		--check /payload/tiny-moe/reference.json "$@"
 }
 
 # program PATH: one that prints TAP itself
@@ -53,21 +53,21 @@ program() {
 
 program guest-cases.sh
 
-t "insmod moendp.ko" insmod /root/moendp.ko
+t "insmod moendp.ko" insmod /payload/moendp.ko
 model "local" --device /dev/ndp0 --placement local
 model "striped" --device /dev/ndp0 --placement striped
 model "spread:2" --device /dev/ndp0 --placement spread:2
 model "striped, experts moving" --device /dev/ndp0 --placement striped --migrate 10
-t "ndp-run, H=100, I=36, spread:2" timeout "$limit" ndp-run --model /root/odd-moe \
-	--check /root/odd-moe/reference.json --device /dev/ndp0 --placement spread:2
+t "ndp-run, H=100, I=36, spread:2" timeout "$limit" ndp-run --model /payload/odd-moe \
+	--check /payload/odd-moe/reference.json --device /dev/ndp0 --placement spread:2
 # Here the chip itself runs on the emulated CPU: one prompt of the reference.
-t "ndp-run, soft back end, striped" timeout "$limit" ndp-run --model /root/tiny-moe \
-	--check /root/tiny-moe/reference-short.json --device soft:dimms=4,size=256M \
+t "ndp-run, soft back end, striped" timeout "$limit" ndp-run --model /payload/tiny-moe \
+	--check /payload/tiny-moe/reference-short.json --device soft:dimms=4,size=256M \
 	--placement striped
 t "rmmod moendp" rmmod moendp
 
-for test in /root/kselftest/*; do
-	insmod /root/moendp.ko || result "insmod before $test" 1 /dev/null
+for test in /payload/kselftest/*; do
+	insmod /payload/moendp.ko || result "insmod before $test" 1 /dev/null
 	program "$test"
 	t "the driver unloads after $(basename "$test")" rmmod moendp
 done

@@ -15,21 +15,21 @@ run() {
 	"$@"
 }
 model() {
-	ndp-run --model /root/tiny-moe --device /dev/ndp0 "$@"
+	ndp-run --model /payload/tiny-moe --device /dev/ndp0 "$@"
 }
 
 uname -sr
-run insmod /root/moendp.ko
+run insmod /payload/moendp.ko
 ls /dev/ndp*
-run ndp-run --model /root/tiny-moe --device /dev/ndp0 --placement striped \
-	--check /root/tiny-moe/reference.json
-run ndp-run --model /root/tiny-moe --device /dev/ndp0 --placement striped --migrate 10 \
-	--check /root/tiny-moe/reference.json
+run ndp-run --model /payload/tiny-moe --device /dev/ndp0 --placement striped \
+	--check /payload/tiny-moe/reference.json
+run ndp-run --model /payload/tiny-moe --device /dev/ndp0 --placement striped --migrate 10 \
+	--check /payload/tiny-moe/reference.json
 
 echo
 echo "== two programs, one daemon"
 metrics=127.0.0.1:9317
-export NDP_SHARE=/root/share NDP_DAEMON_SOCKET=/run/ndpd.sock
+export NDP_SHARE=/payload/share NDP_DAEMON_SOCKET=/run/ndpd.sock
 ifconfig lo up
 ndpd --socket $NDP_DAEMON_SOCKET --metrics tcp:$metrics 2>/tmp/ndpd.log &
 ndpd=$!
@@ -42,7 +42,7 @@ done
 
 mkdir /tmp/m
 for text in reference reference-c-first; do
-	model --placement local --daemon --check /root/tiny-moe/$text.json >/tmp/$text.log 2>&1 &
+	model --placement local --daemon --check /payload/tiny-moe/$text.json >/tmp/$text.log 2>&1 &
 	pids="$pids $!"
 done
 i=1000

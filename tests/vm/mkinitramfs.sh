@@ -7,7 +7,7 @@
 #                  [-e NAME=VALUE]...
 #
 #   -m  a module of the kernel, loaded by /init with what it depends on
-#   -f  a file or folder; DST (default /root/<name of SRC>, executables /bin/<name>) is where it goes
+#   -f  a file or folder; DST (default /payload/<name of SRC>, executables /bin/<name>) is where it goes
 #   -e  a variable in the script's environment
 #
 # Shared libraries of every ELF executable are found by ldd and put where the host has
@@ -36,7 +36,7 @@ busybox=$(command -v busybox) || die "no busybox: run make setup"
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 chmod 755 "$root" # users other than root have to pass, too
-mkdir -p "$root"/{bin,etc,dev,lib/modules,root}
+mkdir -p "$root"/{bin,etc,dev,lib/modules,payload,root}
 
 # add SRC DST: one file, and the libraries it needs
 add() {
@@ -91,13 +91,13 @@ for file in "${files[@]}"; do
 	dst=${file#"$src"}
 	dst=${dst#:}
 	if [ -d "$src" ]; then
-		dst=${dst:-root/$(basename "$src")}
+		dst=${dst:-payload/$(basename "$src")}
 		mkdir -p "$root/$dst"
 		cp -rL "$src/." "$root/$dst"
 	elif [ -x "$src" ]; then
 		add "$src" "${dst:-bin/$(basename "$src")}"
 	else
-		add "$src" "${dst:-root/$(basename "$src")}"
+		add "$src" "${dst:-payload/$(basename "$src")}"
 	fi
 done
 

@@ -18,7 +18,7 @@
 #   --nvme SIZE              an NVMe disk of zeroes     --dry-run        print QEMU's command line
 #   --system DIR             boot the system of deb-root.sh; what it writes to its disk is lost
 #
-# --file, --env, --module and --append may be repeated. The driver is /root/moendp.ko in the guest;
+# --file, --env, --module and --append may be repeated. The driver is /payload/moendp.ko in the guest;
 # the script loads it. Each DIMM (dimm0, dimm1, ...) sits behind its own port, so that
 # it can be unplugged; the guest asks the host for that with /bin/host (guest-host.sh).
 set -euo pipefail
@@ -85,7 +85,7 @@ else
 		kernel_dir=$("$here/guest-kernel.sh" "$kernel")
 	fi
 	module=$build/kmod-$kernel/moendp.ko
-	[ ! -e "$module" ] || ramfs+=(-f "$module:root/moendp.ko")
+	[ ! -e "$module" ] || ramfs+=(-f "$module:payload/moendp.ko")
 	vmlinuz=$kernel_dir/vmlinuz initramfs=$run/initramfs
 	"$here/mkinitramfs.sh" -o "$initramfs" -s "$script" -k "$kernel_dir" "${ramfs[@]}"
 fi
