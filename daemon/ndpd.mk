@@ -8,7 +8,10 @@ ndpd_LIBS := -lsystemd -linih -ljansson -lmicrohttpd
 HOST_CHECKS += tests/run/daemon.sh
 test_ndpd_SRCS := tests/unit/test_ndpd.c tests/unit/ndpd_world.c
 test_ndpd_LIBS := -ljansson
-test_ndpd_hostile_SRCS := tests/unit/test_ndpd_hostile.c tests/unit/ndpd_world.c
+NDPD_CLIENT := tests/unit/ndpd_client.c tests/unit/ndpd_world.c
+test_ndpd_hostile_SRCS := tests/unit/test_ndpd_hostile.c $(NDPD_CLIENT)
 test_ndpd_hostile_LIBS := -ljansson
+test_ndpd_lenders_SRCS := tests/unit/test_ndpd_lenders.c $(NDPD_CLIENT)
+test_ndpd_lenders_LIBS := -ljansson
 test_ndpd_share_SRCS := tests/unit/test_ndpd_share.c daemon/share.c
-$(BUILD)/unit/test_ndpd $(BUILD)/unit/test_ndpd_hostile: $(BUILD)/ndpd
+$(addprefix $(BUILD)/unit/,test_ndpd test_ndpd_hostile test_ndpd_lenders): $(BUILD)/ndpd

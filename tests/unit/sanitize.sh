@@ -46,7 +46,7 @@ suite asan '-fsanitize=address,undefined -fno-sanitize-recover=undefined' "${thr
 	test_router test_forward test_forward_faults test_forward_threads test_forward_nomem \
 	test_gpu test_gpu_weights test_gpu_queue test_ndpctl test_ndpctl_io \
 	test_engine test_predict test_sched test_sched_timeline test_steward \
-	test_ndpd test_ndpd_hostile test_ndpd_share
+	test_ndpd test_ndpd_hostile test_ndpd_lenders test_ndpd_share
 suite tsan -fsanitize=thread "${threaded[@]}" test_load test_forward_threads test_gpu_queue \
-	test_ndpd test_ndpd_hostile
+	test_ndpd test_ndpd_hostile test_ndpd_lenders
 echo "1..$count"
