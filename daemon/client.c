@@ -255,24 +255,8 @@ static int send_welcome(struct client *c)
 		.client = c->number,
 		.dry_run = c->d->config.dry_run,
 	};
-	struct iovec iov = { (void *)&m, sizeof(m) };
-	union {
-		struct cmsghdr head;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = { 0 };
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *cm = CMSG_FIRSTHDR(&msg);
 
-	cm->cmsg_level = SOL_SOCKET;
-	cm->cmsg_type = SCM_RIGHTS;
-	cm->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(cm), &c->page.fd, sizeof(int));
-	return sendmsg(c->socket, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(m) ? 0 : -errno;
+	return server_send(c, &m, sizeof(m), c->page.fd);
 }
 
 /* Everything is known: it runs from here on.  On failure it is gone. */

@@ -300,6 +300,8 @@ void client_outcomes(struct client *c, uint64_t now_ns);
 
 int server_start(struct ndpd *d, struct ndp_error *err);
 void server_end(struct ndpd *d);
+/* A message with a descriptor, at once or not at all; does not take over @fd. */
+int server_send(const struct client *c, const void *message, size_t bytes, int fd);
 /* Listens again, if it could not for want of descriptors. */
 void server_tick(struct ndpd *d);
 

@@ -102,6 +102,28 @@ static int receive(int socket, struct received *in, uid_t uid)
 	return n > 0;
 }
 
+int server_send(const struct client *c, const void *message, size_t bytes, int fd)
+{
+	struct iovec iov = { (void *)message, bytes };
+	union {
+		struct cmsghdr head;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = { 0 };
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	struct cmsghdr *cm = CMSG_FIRSTHDR(&msg);
+
+	cm->cmsg_level = SOL_SOCKET;
+	cm->cmsg_type = SCM_RIGHTS;
+	cm->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(cm), &fd, sizeof(int));
+	return sendmsg(c->socket, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes ? 0 : -errno;
+}
+
 /* ---- status ------------------------------------------------------------------------ */
 
 static int document(const char *text, size_t bytes)
@@ -125,18 +147,6 @@ static void send_status(struct client *c)
 {
 	char *text = status_json(c->d);
 	struct ndp_msg_status m = { .head = { NDP_MSG_STATUS, sizeof(m) } };
-	struct iovec iov = { &m, sizeof(m) };
-	union {
-		struct cmsghdr head;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = { 0 };
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *cm = CMSG_FIRSTHDR(&msg);
 	int fd;
 
 	m.json_bytes = text ? strlen(text) : 0;
@@ -146,12 +156,7 @@ static void send_status(struct client *c)
 		client_log(c, LOG_WARNING, "no status: %s", strerror(-fd));
 		return;
 	}
-	cm->cmsg_level = SOL_SOCKET;
-	cm->cmsg_type = SCM_RIGHTS;
-	cm->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(cm), &fd, sizeof(int));
-	/* Who asks and does not read gets none. */
-	(void)!sendmsg(c->socket, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+	server_send(c, &m, sizeof(m), fd); /* who asks and does not read gets none */
 	close(fd);
 }
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # libndp: the device part and errors.  moe/ brings its own fragment.
 
-LIB_SRCS += libndp/error.c $(addprefix libndp/device/, \
+LIB_SRCS += libndp/error.c libndp/passing.c $(addprefix libndp/device/, \
 	bf16.c borrow.c cache.c command.c device.c discover.c error.c io.c kernel.c kernel_queue.c \
 	numa.c pack.c placement.c queue.c weights.c \
 	soft.c soft_alloc.c soft_engine.c soft_lend.c soft_move.c soft_objects.c)

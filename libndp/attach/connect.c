@@ -5,6 +5,7 @@
  *
  * Must never touch what the application's threads use without @epoch being odd.
  */
+#include "../passing.h"
 #include "internal.h"
 
 #include <errno.h>
@@ -46,35 +47,18 @@ static int open_socket(struct ndp_attachment *a, int *fd, struct ndp_error *err)
 
 static int send_hello(struct ndp_attachment *a, int fd, struct ndp_error *err)
 {
-	int fds[3];
+	int fds[NDPI_MAX_FDS], r;
 	size_t nr_fds = 0;
-	struct iovec iov = { &a->hello, sizeof(a->hello) };
-	union {
-		struct cmsghdr head;
-		char room[CMSG_SPACE(sizeof(fds))];
-	} control = { 0 };
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-	};
-	struct cmsghdr *c;
 
 	fds[nr_fds++] = a->ring_fd;
 	if (a->hello.flags & NDP_HELLO_PLACEMENT)
 		fds[nr_fds++] = a->placement_fd;
 	if (a->hello.flags & NDP_HELLO_PAGE)
 		fds[nr_fds++] = a->page_fd;
-	msg.msg_controllen = CMSG_SPACE(nr_fds * sizeof(int));
-	c = CMSG_FIRSTHDR(&msg);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(nr_fds * sizeof(int));
-	memcpy(CMSG_DATA(c), fds, nr_fds * sizeof(int));
+	r = ndpi_send_fds(fd, &a->hello, sizeof(a->hello), fds, nr_fds);
 	/* Who refuses without having listened has said why: EPIPE is not the last word. */
-	if (sendmsg(fd, &msg, MSG_NOSIGNAL) != sizeof(a->hello) && errno != EPIPE)
-		return ndpi_fail(err, -errno, "ndpd takes no message: %s", strerror(errno));
-	return 0;
+	return r < 0 && r != -EPIPE ?
+		ndpi_fail(err, r, "ndpd takes no message: %s", strerror(-r)) : 0;
 }
 
 union answer {

@@ -6,6 +6,7 @@
  * Whoever lends may be hostile: nothing it sends is used as an index or a count
  * unchecked, and no call waits longer than LEND_TIMEOUT_S for an answer.
  */
+#include "../passing.h"
 #include "internal.h"
 #include "kernel.h"
 #include "lend.h"
@@ -30,36 +31,19 @@ static bool is_socket(int fd)
 /* Sends @req with the descriptor that the answer is to come on. */
 static int send_request(int fd, const struct lend_request *req, int reply_fd)
 {
-	struct iovec iov = { (void *)req, sizeof(*req) };
-	union {
-		struct cmsghdr head;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = { 0 };
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	const int r = ndpi_send_fds(fd, req, sizeof(*req), &reply_fd, 1);
 
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &reply_fd, sizeof(reply_fd));
-	if (sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(*req))
-		return 0;
-	switch (errno) {
-	case EPIPE:
-	case ECONNRESET:
-	case ENOTCONN:
+	switch (r) {
+	case -EPIPE:
+	case -ECONNRESET:
+	case -ENOTCONN:
 		return -ENODEV;
-	case EMSGSIZE:
-	case EDESTADDRREQ:
-	case EOPNOTSUPP:
+	case -EMSGSIZE:
+	case -EDESTADDRREQ:
+	case -EOPNOTSUPP:
 		return -ENOTTY; /* some other socket */
 	default:
-		return -errno; /* -EAGAIN: the lender does not read */
+		return r; /* -EAGAIN: the lender does not read */
 	}
 }
 
