@@ -13,6 +13,7 @@ set -u
 ndpctl=$build/ndpctl
 socket=$work/socket
 export NDP_SHARE=$PWD/share
+unset NDP_DAEMON_SOCKET
 ndpd_pid=''
 app_pid=''
 
@@ -206,6 +207,7 @@ t "an application attaches" start_app
 [ -z "$(declare -F no_right)" ] || t "no right to talk to ndpd: path, owner, mode, what to do" no_right
 
 clients() {
+	ends 0 env NDP_DAEMON_SOCKET="$socket" "$ndpctl" list -c -u && says out "ndpd_app" || return
 	ends 0 "$ndpctl" list --clients --socket "$socket" && [ ! -s "$work/err" ] &&
 		json 'len(d) == 1 and d[0]["name"] == "ndpd_app" and d[0]["model"]["experts"] == 32' &&
 		ends 0 "$ndpctl" list -c -u --socket "$socket" && says out "ndpd_app" "running"

@@ -86,9 +86,12 @@ int main(int argc, char **argv)
 {
 	struct ndp_error err = { 0 };
 	const struct command *c;
+	const char *socket = secure_getenv("NDP_DAEMON_SOCKET");
 	bool json;
 	int status;
 
+	if (socket && *socket)
+		roots.socket = socket; /* as libndp does; --socket is stronger */
 	if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
 			 !strcmp(argv[1], "help"))) {
 		print_help();
