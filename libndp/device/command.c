@@ -190,13 +190,21 @@ static void zero_y(const struct ndp_cmd *c, uint32_t mask)
 	}
 }
 
+/*
+ * What is there already is not written again: another command may be reading it,
+ * and two threads may not touch the same bytes when one of them writes.
+ */
 static void copy_part(const struct ndp_io *io, uint32_t from, uint32_t to, size_t off, size_t bytes)
 {
 	const char *src = (const char *)io->replica[from] + off;
 	char *dst = (char *)io->replica[to] + off;
 
-	if (!io->dev->coherent)
+	if (!io->dev->coherent) {
 		ndpi_cache_invalidate(src, bytes);
+		ndpi_cache_invalidate(dst, bytes);
+	}
+	if (!memcmp(dst, src, bytes))
+		return;
 	memcpy(dst, src, bytes);
 	write_back(io->dev, dst, bytes);
 }

@@ -131,17 +131,16 @@ interrupted_while_waiting() {
 	return "$ok"
 }
 
-# start_running: ndp-run in the background, its model loaded and busy for long; $runner is its
+# start_running: ndp-run in the background, its model loaded and busy for seconds; $runner is its
 # process. The prompt comes out when loading is done.
 start_running() {
 	ndp-run --model "$model" --device "$node" --placement striped --migrate 5 \
 		--prompt "static int" --tokens 490 >"$work/out" 2>"$work/err" &
 	runner=$!
-	for _ in $(seq 60); do
+	for _ in $(seq 600); do
 		[ ! -s "$work/out" ] || break
-		sleep 1
+		sleep 0.1
 	done
-	sleep 1
 	kill -0 "$runner" || { cat "$work/err"; echo "ended too early"; return 1; }
 }
 
@@ -194,11 +193,14 @@ after_the_hang() {
 	return "$ok"
 }
 
+# a_dimm_hangs QUEUES: at its next command of these queues, 1 compute, 2 link
 a_dimm_hangs() {
-	timeout_ms 3000 && start_running && host set dimm1 x-inject-hang 1 &&
-		fails_because "hung and was reset" && runs_again_as_root
+	timeout_ms 3000 && start_running && host set dimm1 x-inject-queues "$1" &&
+		host set dimm1 x-inject-hang 1 && fails_because "hung and was reset" &&
+		runs_again_as_root
 	ok=$?
 	timeout_ms 30000
+	host set dimm1 x-inject-queues 3
 	return "$ok"
 }
 
@@ -326,7 +328,8 @@ t "the lock is free again" lock_is_released
 t "the node of one DIMM" one_dimm
 t "SIGINT while a DIMM hangs" interrupted_while_a_dimm_hangs
 t "that DIMM works again" after_the_hang
-t "a DIMM hangs: the message says so" a_dimm_hangs
+t "a DIMM hangs: the message says so" a_dimm_hangs 1
+t "a DIMM hangs in a migration: the message says so" a_dimm_hangs 2
 t "a DIMM is unplugged: the message says so, others go on" a_dimm_is_unplugged
 t "a DIMM is plugged again" a_dimm_is_plugged_again
 t "the functions are unbound" unbind_all

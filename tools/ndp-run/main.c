@@ -349,7 +349,7 @@ static int run_prompts(struct session *s, uint32_t positions, struct ndp_error *
 		if (r < 0)
 			return r;
 	}
-	for (uint32_t i = 0; i < run->nr_prompts && r == 0; i++)
+	for (uint32_t i = 0; i < run->nr_prompts && r == 0 && !migrator_failed(s->migrator); i++)
 		r = run_prompt(s, &run->prompts[i], err);
 	stopped = migrator_stop(s->migrator, &run->migration, &move_error);
 	s->migrator = NULL;

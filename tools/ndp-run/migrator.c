@@ -22,6 +22,7 @@ struct migrator {
 	bool stop; /* under lock */
 	struct migrator_stats stats; /* the thread's until it has ended */
 	struct ndp_error error;
+	bool failed; /* atomic: @error is set */
 };
 
 /* false: time to stop. */
@@ -73,6 +74,7 @@ static int move_one(struct migrator *g)
 	struct ndp_weights *w = ndp_moe_weights(g->m->moe, l, e);
 	struct ndp_placement p;
 	struct ndp_move move;
+	struct ndp_error err;
 	int r;
 
 	r = random_placement(g, ndp_expert_blocks(&g->m->info.routed), &p);
@@ -80,15 +82,14 @@ static int move_one(struct migrator *g)
 		return fail(&g->error, r, "no placement for layer %u expert %u: %s", l, e,
 			    strerror(-r));
 	do {
-		r = ndp_weights_migrate(w, &p, &move, NULL);
+		r = ndp_weights_migrate(w, &p, &move, &err);
 	} while (r == -EINTR);
 	if (r == -ENOSPC) {
 		g->stats.no_room++;
 		return 0;
 	}
 	if (r < 0)
-		return fail(&g->error, r, "layer %u expert %u could not be moved to DIMMs 0x%x: %s",
-			    l, e, ndp_placement_mask(&p), strerror(-r));
+		return fail(&g->error, r, "layer %u expert %u: %s", l, e, err.message);
 	g->stats.moves++;
 	g->stats.bytes += move.bytes;
 	g->stats.modelled_ns += move.modelled_ns;
@@ -99,8 +100,12 @@ static void *migrate(void *arg)
 {
 	struct migrator *g = arg;
 
-	while (wait_a_while(g) && move_one(g) == 0)
-		;
+	while (wait_a_while(g)) {
+		if (move_one(g) < 0) {
+			__atomic_store_n(&g->failed, true, __ATOMIC_RELEASE);
+			break;
+		}
+	}
 	return NULL;
 }
 
@@ -157,6 +162,11 @@ int migrator_start(struct migrator **out, struct model *m, struct ndp_device *de
 	}
 	*out = g;
 	return 0;
+}
+
+bool migrator_failed(const struct migrator *g)
+{
+	return g && __atomic_load_n(&g->failed, __ATOMIC_ACQUIRE);
 }
 
 int migrator_stop(struct migrator *g, struct migrator_stats *stats, struct ndp_error *err)

@@ -25,6 +25,9 @@ struct migrator;
 int migrator_start(struct migrator **g, struct model *m, struct ndp_device *dev,
 		   uint32_t period_ms, uint64_t seed, struct ndp_error *err);
 
+/* Something has stopped it: migrator_stop() says what.  @g may be NULL. */
+bool migrator_failed(const struct migrator *g);
+
 /*
  * Ends the thread, after the move it is busy with, and says what it did.  Frees
  * @g (may be NULL).  Returns what stopped it early, if something did.
