@@ -36,7 +36,8 @@ suite() {
 }
 
 export ASAN_OPTIONS=detect_leaks=1
-export TSAN_OPTIONS="suppressions=$PWD/tests/unit/tsan.supp"
+# The suppression names a function: its stack must not have been forgotten.
+export TSAN_OPTIONS="suppressions=$PWD/tests/unit/tsan.supp history_size=7"
 threaded=(test_cpu test_device_commands test_device_arguments test_device_migration
 	test_device_placement test_soft_device)
 suite asan '-fsanitize=address,undefined -fno-sanitize-recover=undefined' "${threaded[@]}" \
