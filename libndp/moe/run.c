@@ -52,9 +52,8 @@ static void ask(struct ndp_moe *moe, uint32_t layer, uint32_t e)
 	l->lost[e] = info.lost;
 	if (info.placement.nr_ranges) {
 		l->places[e] = info.placement;
-		if (e < moe->info.router.experts)
-			ndp_layer_place(l->blocks + (size_t)e * run->nr_dimms, run->nr_dimms,
-					&info.placement);
+		ndp_layer_place(l->blocks + (size_t)e * run->nr_dimms, run->nr_dimms,
+				&info.placement);
 	}
 	pthread_rwlock_unlock(&l->lock);
 }
@@ -78,21 +77,23 @@ static int place_layer(struct ndp_moe *moe, uint32_t layer)
 	const uint32_t experts = moe->info.router.experts;
 	const struct ndpi_run *run = ndpi_run_of(moe);
 	struct ndpi_run_layer *l = &run->layers[layer];
-	const uint32_t blocks = ndp_shape_blocks(&run->shape);
-	struct ndp_placement spread;
+	const uint32_t all = (uint32_t)((1ULL << run->nr_dimms) - 1);
 
 	l->places = calloc(experts + 1, sizeof(*l->places));
-	l->blocks = calloc((size_t)experts * run->nr_dimms, sizeof(*l->blocks));
+	l->blocks = calloc(((size_t)experts + 1) * run->nr_dimms, sizeof(*l->blocks));
 	l->lost = calloc(experts + 1, sizeof(*l->lost));
 	if (!l->places || !l->blocks || !l->lost)
 		return -ENOMEM;
-	/* Host memory is interleaved over all channels. */
-	ndp_placement_spread(&spread, blocks, (uint32_t)((1ULL << run->nr_dimms) - 1));
 	for (uint32_t e = 0; e <= experts; e++) {
-		l->places[e] = spread;
-		if (e < experts)
-			ndp_layer_place(l->blocks + (size_t)e * run->nr_dimms, run->nr_dimms,
-					&spread);
+		const struct ndp_expert_shape *shape = e < experts ? &moe->info.routed :
+								     &moe->info.shared;
+
+		if (!expert_at(moe, layer, e))
+			continue;
+		/* Host memory is interleaved over all channels. */
+		ndp_placement_spread(&l->places[e], ndp_expert_blocks(shape), all);
+		ndp_layer_place(l->blocks + (size_t)e * run->nr_dimms, run->nr_dimms,
+				&l->places[e]);
 		ask(moe, layer, e);
 	}
 	return 0;

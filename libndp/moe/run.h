@@ -21,7 +21,7 @@ enum {
 struct ndpi_run_layer {
 	pthread_rwlock_t lock;
 	struct ndp_placement *places;	/* [experts], then the shared one */
-	uint16_t *blocks;		/* [experts][nr_dimms], for the scheduler */
+	uint16_t *blocks;	/* as @places, [nr_dimms] each, for the scheduler */
 	bool *lost;			/* [experts], then the shared one: a DIMM of it is gone */
 	uint32_t next;			/* expert to ask after next (atomic) */
 };

@@ -230,7 +230,7 @@ static void dictate(struct ndp_moe_context *ctx, const struct ndp_layer *layer,
 	const struct ndp_rate *rate[NDP_DOMAINS] = { &layer->host->gpu, &layer->host->cpu,
 						     &layer->host->dimm };
 	struct ndp_plan *plan = &ctx->plan;
-	bool known = true;
+	bool known = !layer->shared || rate[layer->shared_domain]->gflops > 0;
 
 	plan->policy = ctx->moe->options.policy;
 	plan->nr_pieces = 0;
@@ -264,6 +264,11 @@ static int schedule(struct ndp_moe_context *ctx, const struct ndpi_run_layer *l,
 	const uint32_t able = domains & run->policy_domains;
 	int r;
 
+	if (ctx->batch.shared) {
+		layer.shared = l->blocks + (size_t)run->shape.experts * run->nr_dimms;
+		layer.shared_tokens = ctx->batch.tokens;
+		layer.shared_domain = ndpi_preferred_domain(domains);
+	}
 	if (domains & NDPI_GPU) {
 		ndpi_hot_resident(ctx->moe, ctx->batch.layer, ctx->on_gpu);
 		layer.on_gpu = ctx->on_gpu;

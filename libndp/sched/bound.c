@@ -69,6 +69,8 @@ static double cheapest(const struct ndpi_table *t, const float *price)
 	const struct ndp_host *host = layer->host;
 	double sum = 0;
 
+	for (uint32_t k = 0; k < t->full; k++)
+		sum += price[k] * t->shared[t->row_of[k]];
 	for (uint32_t i = 0; i < t->nr; i++) {
 		const uint16_t *blocks = layer->blocks + (size_t)t->expert[i] * host->nr_dimms;
 		uint32_t mask = 0;

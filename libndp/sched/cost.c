@@ -130,11 +130,11 @@ static bool resident(const struct ndpi_rules *r, uint32_t e)
 	return r->layer->on_gpu && r->layer->on_gpu[e];
 }
 
-bool ndpi_can(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain)
+bool ndpi_has(const struct ndpi_rules *r, enum ndp_domain domain)
 {
 	switch (domain) {
 	case NDP_DOMAIN_GPU:
-		return resident(r, e) ? r->can_hit : r->can_miss;
+		return r->can_hit;
 	case NDP_DOMAIN_CPU:
 		return r->can_cpu;
 	case NDP_DOMAIN_NDP:
@@ -142,6 +142,12 @@ bool ndpi_can(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain)
 	default:
 		return false;
 	}
+}
+
+bool ndpi_can(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain)
+{
+	return ndpi_has(r, domain) &&
+	       (domain != NDP_DOMAIN_GPU || resident(r, e) || r->can_miss);
 }
 
 /* @blocks blocks of DIMM @d are read over its channel. */
@@ -241,11 +247,10 @@ static uint32_t first_holder(const uint16_t *counts, uint32_t dimms, uint32_t *b
 	return first;
 }
 
-void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain,
-		   const uint16_t *counts, struct ndp_loads *loads)
+static void add_part(const struct ndpi_rules *r, uint32_t tokens, bool in_gpu,
+		     enum ndp_domain domain, const uint16_t *counts, struct ndp_loads *loads)
 {
 	const struct ndp_host *host = r->layer->host;
-	const uint32_t tokens = r->layer->tokens[e];
 	uint32_t blocks;
 	const uint32_t first = first_holder(counts, host->nr_dimms, &blocks);
 	const bool local = blocks && counts[first] == blocks;
@@ -253,7 +258,7 @@ void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domai
 
 	if (!blocks || !tokens)
 		return;
-	if (domain == NDP_DOMAIN_CPU || (domain == NDP_DOMAIN_GPU && !resident(r, e)))
+	if (domain == NDP_DOMAIN_CPU || (domain == NDP_DOMAIN_GPU && !in_gpu))
 		read_ns = local ? add_local_read(r, first, blocks, loads) :
 			add_read(r, counts, loads);
 	part = (double)blocks / r->nr_blocks;
@@ -261,7 +266,7 @@ void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domai
 	case NDP_DOMAIN_GPU:
 		loads->gpu_ns += host->gpu.overhead_ns +
 			max(part * ndpi_gpu_ns(r, tokens), blocks * r->block_gpu_ns);
-		if (resident(r, e))
+		if (in_gpu)
 			break;
 		loads->pcie_ns += max(blocks * r->block_pcie_ns, read_ns);
 		loads->cpu_ns += blocks * r->block_staging_ns;
@@ -280,6 +285,21 @@ void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domai
 	default:
 		break;
 	}
+}
+
+void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain,
+		   const uint16_t *counts, struct ndp_loads *loads)
+{
+	add_part(r, r->layer->tokens[e], resident(r, e), domain, counts, loads);
+}
+
+void ndpi_add_shared(const struct ndpi_rules *r, struct ndp_loads *loads)
+{
+	const struct ndp_layer *layer = r->layer;
+
+	if (layer->shared)
+		add_part(r, layer->shared_tokens, true, layer->shared_domain, layer->shared,
+			 loads);
 }
 
 double ndp_loads_max(const struct ndp_loads *loads, const struct ndp_host *host)

@@ -2,10 +2,10 @@
 /*
  * fluid.c - the fluid relaxation of a layer: experts divided at will.
  *
- *   minimize T  so that  sum of a[i][o][r] x[i][o] + s[r] = T  for each resource r
- *                        sum of x[i][o] over o = 1             for each expert i
+ *   minimize T  so that  sum of a[i][o][r] x[i][o] + b[r] + s[r] = T  for each resource r
+ *                        sum of x[i][o] over o = 1                    for each expert i
  *
- * by the primal simplex method with generalized upper bounds (Dantzig and Van
+ * where b is what the shared expert occupies, by the primal simplex method with generalized upper bounds (Dantzig and Van
  * Slyke, 1967): one domain of each expert is its *key*, whose share is what the
  * others leave, so that the basis is as large as there are resources, not
  * experts. Most steps merely move a whole expert ("flip"). A basic solution
@@ -164,7 +164,7 @@ static uint32_t price_some(struct simplex *s, struct candidate *list, float *bou
 {
 	const uint32_t nr = s->t->nr;
 	uint32_t n = 0, seen;
-	float sum = 0;
+	float sum = ndpi_dot_shared(s->t, s->price) * s->per_unit;
 
 	for (seen = 0; seen < nr && n < ENOUGH; seen++) {
 		float cost[WAYS_MAX], least, profit;
@@ -407,7 +407,7 @@ static float make_at(struct simplex *s, const float *price, uint32_t *made)
 {
 	const struct ndpi_table *t = s->t;
 	ndpi_wide full;
-	float sum = 0;
+	float sum = ndpi_dot_shared(t, price);
 
 	*made = 0;
 	ndpi_price_to_full(t, price, full);

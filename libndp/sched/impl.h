@@ -94,6 +94,11 @@ double ndpi_dimm_ns(const struct ndpi_rules *rules, uint32_t tokens);
 void ndpi_add_part(const struct ndpi_rules *rules, uint32_t e, enum ndp_domain domain,
 		   const uint16_t *counts, struct ndp_loads *loads);
 
+/* Adds what the shared expert occupies, if there is one. */
+void ndpi_add_shared(const struct ndpi_rules *rules, struct ndp_loads *loads);
+
+/* Does the machine have @domain? */
+bool ndpi_has(const struct ndpi_rules *rules, enum ndp_domain domain);
 /* Can expert @e be computed there at all? */
 bool ndpi_can(const struct ndpi_rules *rules, uint32_t e, enum ndp_domain domain);
 
@@ -116,6 +121,7 @@ struct ndpi_table {
 	bool sparse;
 	uint8_t row_of[ROW_MAX];	/* full order to row */
 	uint8_t members[ROW_MAX];	/* resources in a row */
+	ndpi_wide shared;	/* by row: what the shared expert occupies */
 	uint32_t *expert;	/* [nr]: its number in the layer */
 	uint8_t *can;		/* [nr]: bits 1 << way; the first are those of enum ndp_domain */
 	uint8_t *channel_row;	/* [nr], of a sparse table */
@@ -177,6 +183,16 @@ static inline float ndpi_dot(const struct ndpi_table *t, const float *weight, ui
 	return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+/* The same of the shared expert. */
+static inline float ndpi_dot_shared(const struct ndpi_table *t, const float *weight)
+{
+	float sum = 0;
+
+	for (uint32_t r = 0; t->rules.layer->shared && r < t->rows; r++)
+		sum += weight[r] * t->shared[r];
+	return sum;
+}
+
 /* Cuts pieces off the caller's memory. */
 struct ndpi_arena {
 	uint8_t *at;
@@ -220,7 +236,7 @@ void ndpi_refine(const struct ndpi_table *t, uint8_t *choice);
 void ndpi_add_part_row(const struct ndpi_table *t, uint32_t i, enum ndp_domain domain,
 		       const uint16_t *counts, float sign, float *load);
 
-/* Sum of the chosen ways, by row; returns the largest. */
+/* Sum of the chosen ways and the shared expert, by row; returns the largest. */
 float ndpi_sum(const struct ndpi_table *t, const uint8_t *choice, float *load);
 static inline float ndpi_largest_of(ndpi_vec m)
 {

@@ -103,6 +103,22 @@ static int check_shape(const struct ndp_shape *shape, struct ndp_error *err)
 	return 0;
 }
 
+static int check_shared(const struct ndp_layer *layer, struct ndp_error *err)
+{
+	const struct ndp_host *host = layer->host;
+	const struct ndp_rate *rate[NDP_DOMAINS] = { &host->gpu, &host->cpu, &host->dimm };
+	uint32_t sum = 0;
+
+	if (layer->shared_domain >= NDP_DOMAINS || !(rate[layer->shared_domain]->gflops > 0))
+		return ndpi_refuse(err, "layer.shared_domain: %u, which the host lacks",
+				   layer->shared_domain);
+	for (uint32_t d = 0; d < host->nr_dimms; d++)
+		sum += layer->shared[d];
+	if (!sum)
+		return ndpi_refuse(err, "layer.shared: no blocks, an expert has some");
+	return 0;
+}
+
 int ndp_layer_check(const struct ndp_layer *layer, struct ndp_error *err)
 {
 	uint32_t blocks, dimms;
@@ -130,7 +146,7 @@ int ndp_layer_check(const struct ndp_layer *layer, struct ndp_error *err)
 			return ndpi_refuse(err, "layer.blocks: the row of expert %u sums to %u, an "
 				      "expert has %u blocks", e, sum, blocks);
 	}
-	return 0;
+	return layer->shared ? check_shared(layer, err) : 0;
 }
 
 int ndp_layer_place(uint16_t *row, uint32_t nr_dimms, const struct ndp_placement *p)

@@ -67,6 +67,7 @@ void ndp_plan_loads(const struct ndp_layer *layer, const struct ndp_plan *plan,
 
 	memset(loads, 0, sizeof(*loads));
 	ndpi_plan_rules(&rules, layer, plan);
+	ndpi_add_shared(&rules, loads);
 	for (uint32_t e = 0; e < plan->experts; e++)
 		if (plan->domain[e] < NDP_DOMAINS)
 			ndpi_add_part(&rules, e, plan->domain[e],

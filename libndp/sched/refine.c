@@ -135,7 +135,7 @@ void ndpi_list_greedy(const struct ndpi_table *t, uint8_t *choice, struct ndpi_a
 		keys[i] = (uint64_t)(UINT32_MAX - bits) << 32 | i;
 	}
 	ndpi_sort(keys, other, t->nr);
-	memset(load, 0, t->width * sizeof(float));
+	memcpy(load, t->shared, t->width * sizeof(float));
 	for (uint32_t k = 0; k < t->nr; k++) {
 		const uint32_t i = (uint32_t)keys[k];
 		const float *cost = t->longest + (size_t)i * NDP_DOMAINS;

@@ -69,13 +69,14 @@ static void home_init(struct home *h, const struct ndpi_table *t, const uint16_t
 		memset(by_channel, 0, channels * sizeof(float));
 }
 
-/* As many blocks on every DIMM, and on every channel. */
-static bool lies_evenly(const struct home *h, const struct ndpi_table *t)
+/* As many blocks on every DIMM, and on every channel; and so the shared expert's load. */
+static bool lies_evenly(const struct home *h, const struct ndpi_table *t, const float *shared)
 {
 	const struct ndp_host *host = t->rules.layer->host;
+	const float *dimm = shared + FULL_CHANNELS + host->nr_channels;
 
 	for (uint32_t d = 1; d < host->nr_dimms; d++)
-		if (h->blocks[d] != h->blocks[0])
+		if (h->blocks[d] != h->blocks[0] || dimm[d] != dimm[0])
 			return false;
 	return host->nr_dimms % host->nr_channels == 0;
 }
@@ -290,8 +291,30 @@ static uint32_t on_channel(const struct ndpi_table *t, const struct home *home, 
 	return sum;
 }
 
-/* Rows: one for each resource, or for all that the only home of a layer loads alike. */
-static void choose_rows(struct ndpi_table *t, const struct home *home)
+/* What the shared expert occupies, in full order. */
+static void load_shared(const struct ndpi_table *t, float *full)
+{
+	const struct ndp_host *host = t->rules.layer->host;
+	struct ndp_loads loads = { 0 };
+
+	memset(full, 0, sizeof(ndpi_wide));
+	if (!t->rules.layer->shared)
+		return;
+	ndpi_add_shared(&t->rules, &loads);
+	full[ROW_GPU] = loads.gpu_ns;
+	full[ROW_PCIE] = loads.pcie_ns;
+	full[ROW_CPU] = loads.cpu_ns;
+	for (uint32_t c = 0; c < host->nr_channels; c++)
+		full[FULL_CHANNELS + c] = loads.channel_ns[c];
+	for (uint32_t d = 0; d < host->nr_dimms; d++)
+		full[FULL_CHANNELS + host->nr_channels + d] = loads.dimm_ns[d];
+}
+
+/*
+ * Rows: one for each resource, or for all that the only home of a layer, and the shared
+ * expert, load alike.
+ */
+static void choose_rows(struct ndpi_table *t, const struct home *home, const float *shared)
 {
 	const uint32_t dimms_at = FULL_CHANNELS + t->rules.layer->host->nr_channels;
 	uint8_t from[ROW_MAX];
@@ -306,6 +329,7 @@ static void choose_rows(struct ndpi_table *t, const struct home *home)
 			    home->reads[from[q]] == home->reads[k] &&
 			    home->commands[from[q]] == home->commands[k] &&
 			    home->counts[from[q]] == home->counts[k] &&
+			    shared[from[q]] == shared[k] &&
 			    (t->ways == NDP_DOMAINS || on_channel(t, home, from[q]) ==
 						       on_channel(t, home, k)))
 				r = q;
@@ -412,8 +436,13 @@ int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struc
 	const struct ndp_host *host = layer->host;
 	struct home home = { .blocks = NULL };
 	struct local local;
+	ndpi_wide shared;
 	bool alike;
 	int r = 0;
+
+	ndpi_rules_init(&t->rules, layer, cpu);
+	if (layer->shared && !ndpi_has(&t->rules, layer->shared_domain))
+		return -ENODEV;
 
 	t->experts = layer->shape->experts;
 	t->nr = 0;
@@ -424,12 +453,14 @@ int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struc
 	t->channel_row = ndpi_take(arena, t->experts);
 	t->dimm_row = ndpi_take(arena, t->experts);
 	t->longest = ndpi_take(arena, (size_t)t->experts * NDP_DOMAINS * sizeof(float));
-	ndpi_rules_init(&t->rules, layer, cpu);
 	list_experts(t, &alike);
 	if (t->nr && !t->sparse)
 		home_init(&home, t, layer->blocks + (size_t)t->expert[0] * host->nr_dimms);
-	t->ways = divide && !t->sparse && !(alike && lies_evenly(&home, t)) ? WAYS_MAX : NDP_DOMAINS;
-	choose_rows(t, alike && t->nr ? &home : NULL);
+	load_shared(t, shared);
+	t->ways = divide && !t->sparse && !(alike && lies_evenly(&home, t, shared)) ?
+		WAYS_MAX : NDP_DOMAINS;
+	choose_rows(t, alike && t->nr ? &home : NULL, shared);
+	ndpi_to_rows(t, shared, t->shared);
 	if (alike && t->nr)
 		home_to_rows(&home, t);
 	t->stride = t->sparse ? SPARSE_STRIDE : t->width;
@@ -455,7 +486,7 @@ int ndpi_table_build(struct ndpi_table *t, struct ndpi_arena *arena, const struc
 
 float ndpi_sum(const struct ndpi_table *t, const uint8_t *choice, float *load)
 {
-	memset(load, 0, t->width * sizeof(float));
+	memcpy(load, t->shared, t->width * sizeof(float));
 	for (uint32_t i = 0; i < t->nr; i++)
 		ndpi_add(t, load, i, choice[i], 1);
 	return ndpi_largest(load, t->width);

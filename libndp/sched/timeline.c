@@ -95,8 +95,8 @@ struct play {
 
 static size_t most_tasks(uint32_t experts, uint32_t nr_dimms)
 {
-	/* At most four a part outside of DIMMs, three a command. */
-	return (size_t)experts * (4 + 3 * (size_t)nr_dimms);
+	/* At most four a part outside of DIMMs, three a command; and the shared expert. */
+	return ((size_t)experts + 1) * (4 + 3 * (size_t)nr_dimms);
 }
 
 size_t ndp_timeline_bytes(uint32_t experts, uint32_t nr_dimms, uint32_t nr_copies)
@@ -106,6 +106,23 @@ size_t ndp_timeline_bytes(uint32_t experts, uint32_t nr_dimms, uint32_t nr_copie
 }
 
 /* ---- tasks ---------------------------------------------------------------------- */
+
+/* The number of experts means the shared one. */
+static bool is_shared(const struct play *p, uint32_t e)
+{
+	return e == p->plan->experts;
+}
+
+static uint32_t tokens_of(const struct play *p, uint32_t e)
+{
+	return is_shared(p, e) ? p->layer->shared_tokens : p->layer->tokens[e];
+}
+
+static const uint16_t *blocks_of(const struct play *p, uint32_t e)
+{
+	return is_shared(p, e) ? p->layer->shared :
+		p->layer->blocks + (size_t)e * p->layer->host->nr_dimms;
+}
 
 static uint32_t add_task(struct play *p, uint32_t server, enum kind kind, uint32_t expert,
 			 double length_ns, uint32_t waits)
@@ -148,7 +165,7 @@ static void unlink_task(struct play *p, struct server *s, uint32_t k, uint32_t b
 static void add_commands(struct play *p, uint32_t e, const uint16_t *counts,
 			 const struct ndp_loads *loads)
 {
-	const double io_ns = p->layer->tokens[e] * p->rules.token_host_ns;
+	const double io_ns = tokens_of(p, e) * p->rules.token_host_ns;
 	const double inside = p->rules.charges & NDP_CHARGE_DIMM_READS ? io_ns : 0;
 
 	for (uint32_t d = 0; d < p->layer->host->nr_dimms; d++) {
@@ -178,7 +195,10 @@ static void add_part(struct play *p, uint32_t e, enum ndp_domain domain, const u
 	struct ndp_loads loads = { 0 };
 	uint32_t part, stage, transfer;
 
-	ndpi_add_part(&p->rules, e, domain, counts, &loads);
+	if (is_shared(p, e))
+		ndpi_add_shared(&p->rules, &loads);
+	else
+		ndpi_add_part(&p->rules, e, domain, counts, &loads);
 	switch (domain) {
 	case NDP_DOMAIN_NDP:
 		add_commands(p, e, counts, &loads);
@@ -218,15 +238,15 @@ static void counts_of(const struct play *p, uint32_t first, uint32_t end, uint16
 
 static void add_tasks(struct play *p)
 {
-	const uint32_t dimms = p->layer->host->nr_dimms;
 	const struct ndp_piece *piece = p->plan->pieces;
 	uint16_t counts[NDP_MAX_DIMMS];
 	uint32_t first = 0;
 
+	if (p->layer->shared && p->layer->shared_tokens)
+		add_part(p, p->plan->experts, p->layer->shared_domain, p->layer->shared, 0, 0);
 	for (uint32_t e = 0; e < p->plan->experts; e++)
 		if (p->plan->domain[e] < NDP_DOMAINS)
-			add_part(p, e, p->plan->domain[e], p->layer->blocks + (size_t)e * dimms,
-				 0, 0);
+			add_part(p, e, p->plan->domain[e], blocks_of(p, e), 0, 0);
 	while (first < p->plan->nr_pieces) {
 		uint32_t end = first;
 
@@ -246,7 +266,7 @@ static void flow_of(const struct play *p, const struct task *t, struct flow *f)
 {
 	const struct ndp_host *host = p->layer->host;
 	const uint32_t dimms = host->nr_dimms;
-	const uint16_t *counts = p->layer->blocks + (size_t)t->expert * dimms;
+	const uint16_t *counts = blocks_of(p, t->expert);
 	uint16_t some[NDP_MAX_DIMMS];
 
 	memset(f, 0, sizeof(*f));

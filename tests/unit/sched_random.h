@@ -19,6 +19,7 @@ struct random_layer {
 	uint32_t tokens[NDP_MAX_EXPERTS];
 	uint8_t on_gpu[NDP_MAX_EXPERTS];
 	uint16_t blocks[NDP_MAX_EXPERTS * NDP_MAX_DIMMS];
+	uint16_t shared[NDP_MAX_DIMMS];
 };
 
 static inline uint32_t random_upto(struct random_layer *r, uint32_t most)
@@ -141,6 +142,23 @@ static inline void random_layer(struct random_layer *r, uint64_t seed, uint32_t 
 		.blocks = r->blocks,
 		.on_gpu = r->on_gpu,
 	};
+}
+
+/* A shared expert of one to four times the size, in a domain that the machine has. */
+static inline void random_shared(struct random_layer *r)
+{
+	const struct ndp_rate *rate[NDP_DOMAINS] = { &r->host.gpu, &r->host.cpu, &r->host.dimm };
+	const uint32_t times = 1 + random_upto(r, 3), kind = random_upto(r, 2);
+	uint32_t domain = random_upto(r, NDP_DOMAINS - 1);
+
+	while (!(rate[domain]->gflops > 0))
+		domain = (domain + 1) % NDP_DOMAINS;
+	random_row(r, r->shared, kind);
+	for (uint32_t d = 0; d < r->host.nr_dimms; d++)
+		r->shared[d] *= times;
+	r->layer.shared = r->shared;
+	r->layer.shared_tokens = random_upto(r, 100);
+	r->layer.shared_domain = domain;
 }
 
 /* A plan and the memory to make it in. */

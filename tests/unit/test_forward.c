@@ -236,6 +236,33 @@ static void shared_experts_elsewhere(void **state)
 	}
 }
 
+/* It keeps the CPU busy for longer than the DIMMs need for all the others. */
+static void routed_experts_go_around_a_shared_one(void **state)
+{
+	struct fm_spec s = plain;
+
+	UNUSED_STATE;
+	for (s.shared_neurons = 0; s.shared_neurons <= 16384; s.shared_neurons += 16384) {
+		const bool shared = s.shared_neurons;
+		const struct ndp_moe_options o = options_of(NDPI_CPU | NDPI_NDP,
+							    NDP_POLICY_TRIMOE);
+		struct fm *m = fm_new(&s, &o);
+		struct ndp_moe_context *ctx = fm_context(m, 8);
+		struct ndp_moe_report r;
+
+		fm_run(m, ctx, 0, 8, 3, &r);
+		if (shared) {
+			assert_int_equal(r.domain[NDP_DOMAIN_CPU].experts, 1);
+			assert_true(r.modelled_ns >= 8 * 6.0 * s.hidden * s.shared_neurons /
+						     even.cpu.gflops);
+		} else {
+			assert_true(r.domain[NDP_DOMAIN_CPU].experts > 1);
+		}
+		ndp_moe_context_free(ctx);
+		fm_free(m);
+	}
+}
+
 /* The case C3 (open-lm-engine/lm-engine#108): a shared expert behind a gate of 0.5. */
 static void shared_expert_with_gate(void **state)
 {
@@ -649,6 +676,7 @@ int main(void)
 		cmocka_unit_test(scattered_experts),
 		cmocka_unit_test(every_family),
 		cmocka_unit_test(shared_experts_elsewhere),
+		cmocka_unit_test(routed_experts_go_around_a_shared_one),
 		cmocka_unit_test(shared_expert_with_gate),
 		cmocka_unit_test(without_tokens),
 		cmocka_unit_test(odd_shape_by_hand),

@@ -30,8 +30,10 @@ static int set_up(void **state)
 	memset(r, 0, sizeof(*r));
 	paper_host(&r->host);
 	r->shape = (struct ndp_shape) { 4, 6, 5120, 1536, 47185920 };
-	r->layer = (struct ndp_layer) { &r->host, &r->shape, NDP_CHARGES_PAPER, r->tokens, r->blocks,
-					r->on_gpu };
+	r->layer = (struct ndp_layer) {
+		.host = &r->host, .shape = &r->shape, .charges = NDP_CHARGES_PAPER,
+		.tokens = r->tokens, .blocks = r->blocks, .on_gpu = r->on_gpu,
+	};
 	for (uint32_t e = 0; e < 4; e++) {
 		r->tokens[e] = 10;
 		r->blocks[e * 16 + e] = 48;
@@ -230,6 +232,16 @@ static void a_bad_layer_is_refused_by_the_name_of_the_field(void **state)
 	refuse_with("shape.expert_bytes", r->shape.expert_bytes = 0);
 	refuse_with("expert 2", r->blocks[2 * 16 + 5] = 1);
 	refuse_with("charges", r->layer.charges = 16);
+	refuse_with("shared_domain", {
+		r->layer.shared = r->blocks;
+		r->layer.shared_domain = NDP_DOMAINS;
+	});
+	refuse_with("shared_domain", {
+		r->layer.shared = r->blocks;
+		r->layer.shared_domain = NDP_DOMAIN_CPU;
+		r->host.cpu.gflops = 0;
+	});
+	refuse_with("shared", r->layer.shared = r->shared);
 	refuse_with("layer", r->layer.tokens = NULL);
 #undef refuse_with
 	free(good);
@@ -332,7 +344,102 @@ static void a_wrong_plan_is_noticed(void **state)
 	planner_free(&p);
 }
 
+/* ---- the shared expert ------------------------------------------------------------------- */
+
+/* Twice the blocks of a routed one, on all DIMMs. */
+static void share(struct random_layer *r, uint32_t tokens, enum ndp_domain domain)
+{
+	for (uint32_t d = 0; d < r->host.nr_dimms; d++)
+		r->shared[d] = 6;
+	r->layer.shared = r->shared;
+	r->layer.shared_tokens = tokens;
+	r->layer.shared_domain = domain;
+}
+
+static void the_shared_expert_takes_its_time(void **state)
+{
+	struct random_layer *r = *state;
+	struct planner p;
+
+	planner_init(&p, r);
+	memset(r->tokens, 0, sizeof(r->tokens));
+	r->layer.charges = NDP_CHARGES_ALL;
+	share(r, 1, NDP_DOMAIN_CPU);
+	assert_int_equal(ndp_schedule(&r->layer, NDP_POLICY_TRIMOE, p.work, &p.plan), 0);
+	near(p.plan.loads.cpu_ns, 2 * 47185920 / 8 / 38.4);
+	near(p.plan.loads.channel_ns[3], 2 * 47185920 / 8 / 38.4);
+	near(p.plan.loads.dimm_ns[3], 2 * 47185920 / 16 / 38.4);
+	r->layer.shared_domain = NDP_DOMAIN_GPU;
+	assert_int_equal(ndp_schedule(&r->layer, NDP_POLICY_SPLIT, p.work, &p.plan), 0);
+	near(p.plan.loads.gpu_ns, 3000 + 2 * 47185920 / 1600.);
+	near(p.plan.loads.pcie_ns, 0);
+	near(p.plan.loads.cpu_ns, 0);
+	r->layer.shared_domain = NDP_DOMAIN_CPU;
+	r->host.cpu_plain.gflops = 0;
+	assert_int_equal(ndp_schedule(&r->layer, NDP_POLICY_TRIMOE_NOCPU_AMX, p.work, &p.plan),
+			 -ENODEV);
+	planner_free(&p);
+}
+
+/* Of what the CPU would take alone, nothing is left for it. */
+static void the_routed_experts_go_around_the_shared_one(void **state)
+{
+	static const enum ndp_policy policies[] = { NDP_POLICY_TRIMOE, NDP_POLICY_SPLIT };
+	struct random_layer *r = *state;
+	struct planner p;
+
+	planner_init(&p, r);
+	r->layer.charges = NDP_CHARGES_ALL;
+	r->host.pcie_gbps = 0;
+	/* Two in one DIMM: one of them is for the CPU, if that has nothing else to do. */
+	r->blocks[16 + 1] = 0;
+	r->blocks[16] = 48;
+	for (uint32_t k = 0; k < sizeof(policies) / sizeof(policies[0]); k++) {
+		double around;
+
+		r->layer.shared = NULL;
+		assert_int_equal(ndp_schedule(&r->layer, policies[k], p.work, &p.plan), 0);
+		assert_true(p.plan.loads.cpu_ns > 0);
+		share(r, 4000, NDP_DOMAIN_CPU);
+		assert_int_equal(ndp_schedule(&r->layer, policies[k], p.work, &p.plan), 0);
+		assert_int_equal(ndp_plan_check(&r->layer, &p.plan, NULL), 0);
+		for (uint32_t e = 0; e < 4; e++)
+			assert_int_equal(p.plan.domain[e], NDP_DOMAIN_NDP);
+		around = p.plan.makespan_ns;
+		near(around, p.plan.loads.cpu_ns);
+		assert_true(ndp_fluid_bound(&r->layer, p.work) > around * (1 - 1e-4));
+	}
+	planner_free(&p);
+}
+
 /* ---- what holds for every layer ---------------------------------------------------------- */
+
+static void add_loads(struct ndp_loads *sum, const struct ndp_loads *l)
+{
+	sum->gpu_ns += l->gpu_ns;
+	sum->pcie_ns += l->pcie_ns;
+	sum->cpu_ns += l->cpu_ns;
+	for (uint32_t c = 0; c < NDP_MAX_CHANNELS; c++)
+		sum->channel_ns[c] += l->channel_ns[c];
+	for (uint32_t d = 0; d < NDP_MAX_DIMMS; d++)
+		sum->dimm_ns[d] += l->dimm_ns[d];
+}
+
+/* The shared expert, as if it were a routed one whose copy the GPU holds. */
+static void add_shared(const struct ndp_layer *layer, struct ndp_loads *sum)
+{
+	const uint8_t on_gpu = 1;
+	struct ndp_layer alone = *layer;
+	struct ndp_loads l;
+
+	if (!layer->shared)
+		return;
+	alone.tokens = &layer->shared_tokens;
+	alone.blocks = layer->shared;
+	alone.on_gpu = &on_gpu;
+	assert_true(isfinite(ndp_expert_cost(&alone, 0, layer->shared_domain, &l)));
+	add_loads(sum, &l);
+}
 
 static double in_one_domain(const struct ndp_layer *layer, enum ndp_domain domain)
 {
@@ -343,14 +450,9 @@ static double in_one_domain(const struct ndp_layer *layer, enum ndp_domain domai
 			continue;
 		if (isinf(ndp_expert_cost(layer, e, domain, &l)))
 			return HUGE_VAL;
-		sum.gpu_ns += l.gpu_ns;
-		sum.pcie_ns += l.pcie_ns;
-		sum.cpu_ns += l.cpu_ns;
-		for (uint32_t c = 0; c < NDP_MAX_CHANNELS; c++)
-			sum.channel_ns[c] += l.channel_ns[c];
-		for (uint32_t d = 0; d < NDP_MAX_DIMMS; d++)
-			sum.dimm_ns[d] += l.dimm_ns[d];
+		add_loads(&sum, &l);
 	}
+	add_shared(layer, &sum);
 	return ndp_loads_max(&sum, layer->host);
 }
 
@@ -383,7 +485,8 @@ static void check_layer(struct random_layer *r, struct planner *p, uint64_t seed
 			fail_msg("layer %llu, %s: %.3f is below the bound %.3f",
 				 (unsigned long long)seed, ndp_policy_name(policy),
 				 p->plan.makespan_ns, bound);
-		if (policy == NDP_POLICY_TRIMOE_NOREFINE)
+		if (policy == NDP_POLICY_TRIMOE_NOREFINE ||
+		    (policy == NDP_POLICY_TRIMOE_NOCPU_AMX && r->layer.shared))
 			continue;
 		for (int d = 0; d < NDP_DOMAINS; d++)
 			if (allowed(policy, d) && p->plan.makespan_ns >
@@ -403,6 +506,9 @@ static void every_plan_is_one_and_beats_each_domain_alone(void **state)
 		random_layer(r, seed, 0);
 		assert_int_equal(ndp_layer_check(&r->layer, NULL), 0);
 		planner_init(&p, r);
+		check_layer(r, &p, seed);
+		random_shared(r);
+		assert_int_equal(ndp_layer_check(&r->layer, NULL), 0);
 		check_layer(r, &p, seed);
 		planner_free(&p);
 	}
@@ -481,6 +587,8 @@ int main(void)
 		cmocka_unit_test_setup(no_domain_is_an_error_and_nothing_else, set_up),
 		cmocka_unit_test_setup(a_layer_without_tokens_takes_no_time, set_up),
 		cmocka_unit_test_setup(a_wrong_plan_is_noticed, set_up),
+		cmocka_unit_test_setup(the_shared_expert_takes_its_time, set_up),
+		cmocka_unit_test_setup(the_routed_experts_go_around_the_shared_one, set_up),
 		cmocka_unit_test_setup(every_plan_is_one_and_beats_each_domain_alone, set_up),
 		cmocka_unit_test_setup(large_layers_too, set_up),
 		cmocka_unit_test_setup(equal_input_gives_an_equal_plan, set_up),

@@ -26,7 +26,10 @@ static struct random_layer *make(uint32_t experts, bool spread, uint32_t charges
 	r->state = 7;
 	paper_host(&r->host);
 	r->shape = (struct ndp_shape) { experts, 6, 5120, 1536, 47185920 };
-	r->layer = (struct ndp_layer) { &r->host, &r->shape, charges, r->tokens, r->blocks, r->on_gpu };
+	r->layer = (struct ndp_layer) {
+		.host = &r->host, .shape = &r->shape, .charges = charges,
+		.tokens = r->tokens, .blocks = r->blocks, .on_gpu = r->on_gpu,
+	};
 	for (uint32_t e = 0; e < experts; e++) {
 		r->tokens[e] = e % 4 ? 1 + random_upto(r, 4) : 30 + random_upto(r, 20);
 		for (uint32_t d = 0; d < 16; d++)
@@ -90,6 +93,8 @@ static void it_never_beats_the_plan(void **state)
 		void *work;
 
 		random_layer(r, seed, 0);
+		if (seed % 2)
+			random_shared(r);
 		planner_init(&p, r);
 		work = malloc(ndp_timeline_bytes(r->shape.experts, r->host.nr_dimms, 0));
 		for (int policy = 0; policy < NDP_POLICIES; policy++) {

@@ -82,7 +82,7 @@ struct ndp_host {
 	uint32_t nr_dimms;	/* 1..NDP_MAX_DIMMS */
 };
 
-/* The routed experts of one layer.  Shared experts are not scheduled. */
+/* The routed experts of one layer. */
 struct ndp_shape {
 	uint32_t experts;	/* 1..NDP_MAX_EXPERTS */
 	uint32_t top_k;
@@ -127,6 +127,14 @@ struct ndp_layer {
 	 */
 	const uint16_t *blocks;
 	const uint8_t *on_gpu;	/* [experts]: 1: GPU memory holds a copy.  NULL: none */
+	/*
+	 * A shared expert is not scheduled: it takes its time in @shared_domain (on the
+	 * GPU from a copy there) and the routed ones go around it.  Its blocks are as
+	 * large as theirs; there may be more of them.
+	 */
+	const uint16_t *shared;	/* [nr_dimms]: its blocks.  NULL: none */
+	uint32_t shared_tokens;
+	uint8_t shared_domain;	/* enum ndp_domain, one that the machine has */
 };
 
 /*
@@ -227,7 +235,7 @@ int ndp_plan_check(const struct ndp_layer *layer, const struct ndp_plan *plan,
 void ndp_plan_loads(const struct ndp_layer *layer, const struct ndp_plan *plan,
 		    struct ndp_loads *loads);
 
-/* Commands that a plan gives to each domain. */
+/* Commands that a plan gives to each domain, the shared expert's aside. */
 void ndp_plan_commands(const struct ndp_layer *layer, const struct ndp_plan *plan,
 		       uint32_t commands[NDP_DOMAINS]);
 
@@ -276,7 +284,7 @@ struct ndp_copy {
 struct ndp_span {
 	double start_ns;
 	double end_ns;
-	uint32_t expert;
+	uint32_t expert;	/* the number of experts: the shared one */
 	uint8_t lane;		/* enum ndp_lane */
 	uint8_t index;
 	uint8_t background;	/* 1: a struct ndp_copy */
