@@ -39,13 +39,19 @@ struct loader {
 	struct ndp_error why;
 };
 
+/* The first failure counts; under the lock. */
+static void fail_locked(struct loader *ld, int r, const struct ndp_error *why)
+{
+	if (ld->result)
+		return;
+	ld->why = *why;
+	__atomic_store_n(&ld->result, r, __ATOMIC_RELAXED);
+}
+
 static void fail_all(struct loader *ld, int r, const struct ndp_error *why)
 {
 	pthread_mutex_lock(&ld->lock);
-	if (!ld->result) {
-		ld->why = *why;
-		__atomic_store_n(&ld->result, r, __ATOMIC_RELAXED);
-	}
+	fail_locked(ld, r, why);
 	pthread_mutex_unlock(&ld->lock);
 }
 
@@ -132,7 +138,7 @@ static int to_dimms(struct loader *ld, uint32_t i, void *work, void *staging,
 	return 0;
 }
 
-/* Counts it and asks whether to go on; by one thread at a time. */
+/* Counts it and asks whether to go on; by one thread at a time, and never again after a no. */
 static int report(struct loader *ld, struct ndp_error *err)
 {
 	const struct ndp_moe_options *o = &ld->moe->options;
@@ -142,9 +148,11 @@ static int report(struct loader *ld, struct ndp_error *err)
 	ld->done++;
 	if (o->progress && !ld->result)
 		r = o->progress(o->progress_arg, ld->done, ld->nr_items);
-	if (r < 0)
+	if (r < 0) {
 		ndpi_fail(err, r, "loading was cancelled after %u of %u experts", ld->done,
 			  ld->nr_items);
+		fail_locked(ld, r, err);
+	}
 	pthread_mutex_unlock(&ld->lock);
 	return r < 0 ? r : 0;
 }

@@ -32,6 +32,7 @@ struct path {
 
 static struct path paths[7];
 static unsigned int nr_paths;
+static enum ndp_isa best = NDP_ISA_SCALAR;	/* that this CPU really runs */
 
 static void find_paths(void)
 {
@@ -43,6 +44,7 @@ static void find_paths(void)
 	o.isa = NDP_ISA_AVX2;
 	if (!ndp_cpu_open(&cpu, &o, NULL)) {
 		paths[nr_paths++] = (struct path){ "avx2", &ndpi_cpu_avx2, 0 };
+		best = o.isa;
 		ndp_cpu_close(cpu);
 		/* its activation is AVX2's */
 		paths[nr_paths++] = (struct path){ "avx512 emulated", &ndpi_cpu_avx512_emulated, 1 };
@@ -51,11 +53,13 @@ static void find_paths(void)
 	o.isa = NDP_ISA_AVX512_BF16;
 	if (!ndp_cpu_open(&cpu, &o, NULL)) {
 		paths[nr_paths++] = (struct path){ "avx512", &ndpi_cpu_avx512, 1 };
+		best = o.isa;
 		ndp_cpu_close(cpu);
 	}
 	o.isa = NDP_ISA_AMX_BF16;
 	if (!ndp_cpu_open(&cpu, &o, NULL)) {
 		paths[nr_paths++] = (struct path){ "amx", &ndpi_cpu_amx, 1 };
+		best = o.isa;
 		ndp_cpu_close(cpu);
 	}
 #else
@@ -600,7 +604,7 @@ static void test_opening(void **state)
 		ndp_cpu_info(cpu, &info);
 		assert_true(i ? info.threads == (uint32_t)i : info.threads > 0);
 		assert_true(info.nodes > 0);
-		assert_int_equal(info.isa, paths[nr_paths - 1].kernels->isa);
+		assert_int_equal(info.isa, best);
 		ndp_cpu_close(cpu);
 	}
 	ndp_cpu_close(NULL);

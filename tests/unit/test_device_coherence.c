@@ -152,12 +152,17 @@ static void a_retry_reads_fresh_and_writes_back(void **state)
 	struct ndp_cmd c = { .op = NDP_OP_FFN_EXPERT, .x = x, .y = y, .x_mask = 2, .tokens = 2,
 			     .x_rows = 16, .rows_off = 16 * LDX, .ldx = LDX, .ldy = LDY };
 	uint32_t list[2] = { 3, 11 };
+	ndp_bf16 ones[H];
 	struct ndp_placement p;
 	struct ndp_result res;
 
+	for (int i = 0; i < H; i++)
+		ones[i] = 0x3f80;
 	ndp_placement_local(&p, 1, 2);
 	c.weights = ref_place_expert(dev, &e, &p);
 	assert_int_equal(ndp_io_write(x, 2, 16 * LDX, list, sizeof(list)), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(ndp_io_write(x, 2, list[i] * LDX, ones, 2 * H), 0);
 	nr_log = 0;
 	assert_int_equal(ndp_run(dev, &c, &res), 0);
 	assert_int_equal(res.retries, 1);
@@ -166,6 +171,14 @@ static void a_retry_reads_fresh_and_writes_back(void **state)
 	for (int i = 0; i < 2; i++) {
 		assert_true(covered(true, at(x, 1, list[i] * LDX), 2 * H));
 		assert_true(covered(false, at(x, 2, list[i] * LDX), 2 * H));
+	}
+	/* What is there is not written again. */
+	nr_log = 0;
+	assert_int_equal(ndp_run(dev, &c, &res), 0);
+	assert_int_equal(res.retries, 1);
+	for (int i = 0; i < 2; i++) {
+		assert_true(covered(true, at(x, 2, list[i] * LDX), 2 * H));
+		assert_false(covered(false, at(x, 2, list[i] * LDX), 2 * H));
 	}
 	ndp_weights_free(c.weights);
 	ndp_io_free(x);
