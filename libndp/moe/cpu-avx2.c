@@ -22,7 +22,12 @@
 #pragma GCC target("avx2,fma")
 #endif
 
-enum { LANES = 8, MAX_TILE = 6 };
+enum {
+	LANES = 8,
+	MAX_TILE = 6,
+	MAX_BOTH = 2,
+	NEAR_BYTES = 1024,	/* that two streams are fetched ahead: the CPU does the rest (Zen 3) */
+};
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -242,6 +247,28 @@ INLINE void piece(__m256 *sum, const uint8_t *w, const float *x, const uint8_t *
 	}
 }
 
+/* Of @vecs * 8 neurons, of each token. */
+INLINE void begin(__m256 *sum, const float *out, size_t ld, enum ndpi_store store,
+		  const uint32_t tokens, const uint32_t vecs)
+{
+#pragma GCC unroll 12
+	for (uint32_t i = 0; i < tokens * vecs; i++)
+		sum[i] = store != NDPI_CONTINUE ? _mm256_setzero_ps() :
+			_mm256_loadu_ps(out + i / vecs * ld + i % vecs * LANES);
+}
+
+INLINE void end(const __m256 *sum, float *out, size_t ld, enum ndpi_store store,
+		const uint32_t tokens, const uint32_t vecs)
+{
+#pragma GCC unroll 12
+	for (uint32_t i = 0; i < tokens * vecs; i++) {
+		float *to = out + i / vecs * ld + i % vecs * LANES;
+
+		_mm256_storeu_ps(to, store == NDPI_ADD ?
+				 _mm256_add_ps(_mm256_loadu_ps(to), sum[i]) : sum[i]);
+	}
+}
+
 INLINE void multiply_n(const uint8_t *w, size_t stride, uint32_t pieces, const float *x,
 		       float *out, size_t ld, enum ndpi_store store,
 		       const struct ndpi_ahead *ahead, const uint32_t tokens, const uint32_t vecs)
@@ -251,10 +278,7 @@ INLINE void multiply_n(const uint8_t *w, size_t stride, uint32_t pieces, const f
 		float *o = out + v * LANES;
 		__m256 sum[12];
 
-#pragma GCC unroll 12
-		for (uint32_t i = 0; i < tokens * vecs; i++)
-			sum[i] = store != NDPI_CONTINUE ? _mm256_setzero_ps() :
-				_mm256_loadu_ps(o + i / vecs * ld + i % vecs * LANES);
+		begin(sum, o, ld, store, tokens, vecs);
 		for (uint32_t b = 0; b < pieces; b++) {
 			if (b == ahead->split)
 				next = ahead->second + v * 32;
@@ -262,14 +286,70 @@ INLINE void multiply_n(const uint8_t *w, size_t stride, uint32_t pieces, const f
 			      next, ahead->step, tokens, vecs);
 			next += ahead->stride;
 		}
-#pragma GCC unroll 12
-		for (uint32_t i = 0; i < tokens * vecs; i++) {
-			float *to = o + i / vecs * ld + i % vecs * LANES;
-
-			_mm256_storeu_ps(to, store == NDPI_ADD ?
-					 _mm256_add_ps(_mm256_loadu_ps(to), sum[i]) : sum[i]);
-		}
+		end(sum, o, ld, store, tokens, vecs);
 	}
+}
+
+/* 32 inputs' rows of @vecs * 8 neurons of both. */
+INLINE void both_pieces(__m256 *sg, __m256 *su, const uint8_t *gate, const uint8_t *up,
+			const float *x, const uint32_t tokens, const uint32_t vecs)
+{
+	for (uint32_t p = 0; p < NDPI_ROWS / 2; p++) {
+		_mm_prefetch((const char *)gate + NEAR_BYTES, _MM_HINT_T0);
+		_mm_prefetch((const char *)up + NEAR_BYTES, _MM_HINT_T0);
+		if (vecs == 4) {
+			_mm_prefetch((const char *)gate + NEAR_BYTES + 64, _MM_HINT_T0);
+			_mm_prefetch((const char *)up + NEAR_BYTES + 64, _MM_HINT_T0);
+		}
+		multiply_rows(sg, gate, x, false, tokens, vecs);
+		multiply_rows(su, up, x, false, tokens, vecs);
+		multiply_rows(sg, gate, x + tokens, true, tokens, vecs);
+		multiply_rows(su, up, x + tokens, true, tokens, vecs);
+		gate += NDPI_PAIR_BYTES;
+		up += NDPI_PAIR_BYTES;
+		x += 2 * tokens;
+	}
+}
+
+/*
+ * One token: eight sums.  Two tokens: as many for each half of the neurons, which wait in
+ * memory while a piece of the other half passes.
+ */
+INLINE void both_n(const uint8_t *gate, const uint8_t *up, size_t stride, uint32_t pieces,
+		   const float *x, float *g, float *u, enum ndpi_store store,
+		   const uint32_t tokens, const uint32_t vecs)
+{
+	const uint32_t parts = 4 / vecs;
+	__m256 sg[2][4], su[2][4];
+
+#pragma GCC unroll 2
+	for (uint32_t i = 0; i < parts; i++) {
+		begin(sg[i], g + i * vecs * LANES, NDPI_ROWS, store, tokens, vecs);
+		begin(su[i], u + i * vecs * LANES, NDPI_ROWS, store, tokens, vecs);
+	}
+	for (uint32_t b = 0; b < pieces; b++) {
+#pragma GCC unroll 2
+		for (uint32_t i = 0; i < parts; i++)
+			both_pieces(sg[i], su[i], gate + b * stride + i * vecs * 32,
+				    up + b * stride + i * vecs * 32,
+				    x + (size_t)b * NDPI_ROWS * tokens, tokens, vecs);
+	}
+#pragma GCC unroll 2
+	for (uint32_t i = 0; i < parts; i++) {
+		end(sg[i], g + i * vecs * LANES, NDPI_ROWS, store, tokens, vecs);
+		end(su[i], u + i * vecs * LANES, NDPI_ROWS, store, tokens, vecs);
+	}
+}
+
+static void both(const uint8_t *gate, const uint8_t *up, size_t stride, uint32_t pieces,
+		 const void *in, uint32_t tokens, float *g, float *u, enum ndpi_store store,
+		 const struct ndpi_ahead *ahead)
+{
+	(void)ahead;
+	if (tokens == 1)
+		both_n(gate, up, stride, pieces, in, g, u, store, 1, 4);
+	else
+		both_n(gate, up, stride, pieces, in, g, u, store, 2, 2);
 }
 
 /* One instance for each size of a tile; vecs such that the sums fit. */
@@ -302,10 +382,12 @@ static void multiply(const uint8_t *w, size_t stride, uint32_t pieces, const voi
 const struct ndpi_cpu_kernels ndpi_cpu_avx2 = {
 	.isa = NDP_ISA_AVX2,
 	.tile_tokens = MAX_TILE,
+	.both_tokens = MAX_BOTH,
 	.elem_bytes = sizeof(float),
 	.pack = pack,
 	.act = act,
 	.multiply = multiply,
+	.both = both,
 };
 
 #ifdef __clang__
