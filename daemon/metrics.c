@@ -173,6 +173,11 @@ static double hottest(const struct client *c)
 	return c->brain.count.hottest;
 }
 
+static double by_chance(const struct client *c)
+{
+	return (double)ndp_class_hot(c->brain.shape.experts) / c->brain.shape.experts;
+}
+
 static double rollbacks(const struct client *c)
 {
 	return (double)c->brain.count.rollbacks;
@@ -227,6 +232,8 @@ static const struct {
 	  predicted },
 	{ "ndp_model_actual_hot_coverage_ratio", "gauge",
 	  "The same for the experts that were hot.", hottest },
+	{ "ndp_model_chance_hot_coverage_ratio", "gauge",
+	  "The same for as many experts chosen at random, on the mean.", by_chance },
 	{ "ndp_model_migrations_under_way", "gauge", "Actions that have not ended.", under_way },
 	{ "ndp_model_migration_rollbacks_total", "counter",
 	  "Actions that failed and left all as it was.", rollbacks },

@@ -7,7 +7,8 @@
 #   guest-demo-report.sh FILE...
 #
 # "Before" ends and "after" begins where the program that attached first has posted half of its
-# loads. Those who have gone leave no metrics: what counts is the last that was seen of each.
+# loads. Those who have gone leave no metrics: what counts is the last that was seen of each. Shares
+# of tokens are means, before the shift and over the second half of what follows.
 cat "$@" | awk '
 	# NAME{LABEL="VALUE",...} NUMBER
 	function label(name,   at) {
@@ -34,6 +35,7 @@ cat "$@" | awk '
 	/^ndp_model_hot_coverage_possible_ratio\{/ { possible[n, label("client")] = $2 }
 	/^ndp_model_predicted_hot_coverage_ratio\{/ { predicted[n, label("client")] = $2 }
 	/^ndp_model_actual_hot_coverage_ratio\{/ { hottest[n, label("client")] = $2 }
+	/^ndp_model_chance_hot_coverage_ratio\{/ { chance[label("client")] = $2 }
 	/^ndp_dimm_tokens_total\{/ {
 		d = label("dimm")
 		tokens[n, d] = $2
@@ -51,8 +53,14 @@ cat "$@" | awk '
 		}
 		return all ? sprintf("%.1f %%", 100 * most / all) : "none"
 	}
-	function share(got, could) {
-		return sprintf("%.1f of %.1f %%", 100 * got, 100 * could)
+	# In % of the tokens of program c.
+	function mean(share, c, from, to,   i, sum, seen) {
+		for (i = from; i <= to; i++)
+			if ((i, c) in at && at[i, c] > 0) {
+				sum += share[i, c]
+				seen++
+			}
+		return seen ? sprintf("%.1f", 100 * sum / seen) : "?"
 	}
 	END {
 		if (!clients) {
@@ -74,13 +82,17 @@ cat "$@" | awk '
 			c = order[i]
 			for (last = n; last > 1 && !((last, c) in at); last--)
 				;
+			later = int((half + last + 1) / 2)
 			print "  tokens that the predicted hot experts got, program " c ": before the shift " \
-				share(predicted[half, c], hottest[half, c]) ", at the end " \
-				share(predicted[last, c], hottest[last, c])
+				mean(predicted, c, 1, half) " %, at the end " \
+				mean(predicted, c, later, last) " % (by chance " \
+				sprintf("%.1f", 100 * chance[c]) " %, chosen with hindsight for each step " \
+				mean(hottest, c, 1, last) " %)"
 			if (possible[last, c] > 0)
 				print "  tokens of experts in GPU memory, program " c ": before the shift " \
-					share(covered[half, c], possible[half, c]) ", at the end " \
-					share(covered[last, c], possible[last, c])
+					mean(covered, c, 1, half) " %, at the end " \
+					mean(covered, c, later, last) " %, possible " \
+					mean(possible, c, later, last) " %"
 		}
 		printf "  tokens on the busiest of %d DIMMs: before the shift %s, after it %s\n", dimms, \
 			busiest(1, half), busiest(half, n)
