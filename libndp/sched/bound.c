@@ -23,38 +23,55 @@ static double larger(double a, double b)
 	return a > b ? a : b;
 }
 
-/* Weighted cost of the cheapest way for the blocks of expert @i on DIMM @d. */
-static double cheapest_part(const struct ndpi_table *t, const float *price, uint32_t i, uint32_t d,
-			    uint32_t blocks, uint32_t channels)
+/* What is the same for all parts of an expert. */
+struct whole {
+	double cpu_ns;
+	float gpu_cost;	/* of the GPU and of staging */
+	bool misses;	/* PCIe brings it to the GPU */
+};
+
+static void whole_init(struct whole *w, const struct ndpi_table *t, const float *price, uint32_t i)
+{
+	const struct ndpi_rules *r = &t->rules;
+	const uint32_t tokens = r->layer->tokens[t->expert[i]];
+
+	w->cpu_ns = t->can[i] & 1u << NDP_DOMAIN_CPU ?
+		larger(ndpi_cpu_ns(r, tokens), r->nr_blocks * r->block_cpu_ns) : 0;
+	if (t->can[i] & 1u << NDP_DOMAIN_GPU) {
+		const float *row = ndpi_values(t, i, NDP_DOMAIN_GPU);
+
+		w->gpu_cost = price[ROW_GPU] * row[ROW_GPU] + price[ROW_CPU] * row[ROW_CPU];
+		w->misses = row[ROW_PCIE] > 0;
+	}
+}
+
+/* Weighted cost of the cheapest way for the blocks of expert @i on DIMM @d, channel @c. */
+static double cheapest_part(const struct ndpi_table *t, const struct whole *w, const float *price,
+			    uint32_t i, uint32_t d, uint32_t c, uint32_t blocks, double share,
+			    double reading)
 {
 	const struct ndpi_rules *r = &t->rules;
 	const struct ndp_host *host = r->layer->host;
-	const uint32_t e = t->expert[i], tokens = r->layer->tokens[e];
-	const double share = (double)blocks / r->nr_blocks;
-	const float *channel = price + FULL_CHANNELS + d % host->nr_channels;
+	const uint32_t tokens = r->layer->tokens[t->expert[i]];
+	const float *channel = price + FULL_CHANNELS + c;
 	const float *dimm = price + FULL_CHANNELS + host->nr_channels + d;
-	double cheapest = HUGE_VAL, read = 0, reading, own;
+	double cheapest = HUGE_VAL, read = 0;
 
 	if (r->charges & NDP_CHARGE_CHANNELS)
 		read += *channel * blocks * r->block_read_ns;
 	if (r->charges & NDP_CHARGE_DIMM_READS)
 		read += *dimm * blocks * r->block_read_ns;
-	reading = blocks * r->block_read_ns / channels;
 	if (t->can[i] & 1u << NDP_DOMAIN_NDP)
 		cheapest = *dimm * ndpi_entry(t, i, NDP_DOMAIN_NDP, t->row_of[dimm - price]) +
 			   *channel * tokens * r->token_host_ns;
-	if (t->can[i] & 1u << NDP_DOMAIN_CPU) {
-		own = larger(ndpi_cpu_ns(r, tokens),
-			     r->nr_blocks * r->block_cpu_ns) * share;
+	if (t->can[i] & 1u << NDP_DOMAIN_CPU)
 		cheapest = smaller(cheapest, read + price[ROW_CPU] *
-				   (larger(own, reading) + r->cpu->overhead_ns * share));
-	}
+				   (larger(w->cpu_ns * share, reading) +
+				    r->cpu->overhead_ns * share));
 	if (t->can[i] & 1u << NDP_DOMAIN_GPU) {
-		const float *row = ndpi_values(t, i, NDP_DOMAIN_GPU);
-		double cost = share * (price[ROW_GPU] * row[ROW_GPU] +
-				       price[ROW_CPU] * row[ROW_CPU]);
+		double cost = share * w->gpu_cost;
 
-		if (row[ROW_PCIE] > 0)
+		if (w->misses)
 			cost += read + price[ROW_PCIE] *
 				larger(blocks * r->block_pcie_ns, reading);
 		cheapest = smaller(cheapest, cost);
@@ -65,7 +82,8 @@ static double cheapest_part(const struct ndpi_table *t, const float *price, uint
 /* The weighted cost of the cheapest way for everything. */
 static double cheapest(const struct ndpi_table *t, const float *price)
 {
-	const struct ndp_layer *layer = t->rules.layer;
+	const struct ndpi_rules *r = &t->rules;
+	const struct ndp_layer *layer = r->layer;
 	const struct ndp_host *host = layer->host;
 	double sum = 0;
 
@@ -73,15 +91,29 @@ static double cheapest(const struct ndpi_table *t, const float *price)
 		sum += price[k] * t->shared[t->row_of[k]];
 	for (uint32_t i = 0; i < t->nr; i++) {
 		const uint16_t *blocks = layer->blocks + (size_t)t->expert[i] * host->nr_dimms;
-		uint32_t mask = 0;
+		double share = 0, reading = 0;
+		uint32_t mask = 0, last = 0;
+		struct whole whole = { 0 };
 
-		for (uint32_t d = 0; d < host->nr_dimms; d++)
+		for (uint32_t d = 0, c = 0; d < host->nr_dimms; d++) {
 			if (blocks[d])
-				mask |= 1u << d % host->nr_channels;
-		for (uint32_t d = 0; d < host->nr_dimms; d++)
+				mask |= 1u << c;
+			if (++c == host->nr_channels)
+				c = 0;
+		}
+		whole_init(&whole, t, price, i);
+		for (uint32_t d = 0, c = 0; d < host->nr_dimms; d++) {
+			if (blocks[d] && blocks[d] != last) {
+				last = blocks[d];
+				share = (double)last / r->nr_blocks;
+				reading = last * r->block_read_ns / __builtin_popcount(mask);
+			}
 			if (blocks[d])
-				sum += cheapest_part(t, price, i, d, blocks[d],
-						     __builtin_popcount(mask));
+				sum += cheapest_part(t, &whole, price, i, d, c, last, share,
+						     reading);
+			if (++c == host->nr_channels)
+				c = 0;
+		}
 	}
 	return sum;
 }
@@ -110,7 +142,7 @@ double ndp_fluid_bound(const struct ndp_layer *layer, void *work)
 		return 0;
 	choice = ndpi_take(&arena, t.experts);
 	f = ndpi_take(&arena, sizeof(*f));
-	ndpi_list_greedy(&t, choice, arena);
+	ndpi_even_start(&t, choice);
 	ndpi_fluid_solve(&t, choice, 0, f, arena);
 	bound = cheapest(&t, f->price);
 	/*

@@ -150,6 +150,33 @@ bool ndpi_can(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain)
 	       (domain != NDP_DOMAIN_GPU || resident(r, e) || r->can_miss);
 }
 
+/* How some blocks of an expert lie. */
+struct lie {
+	uint32_t blocks;
+	uint32_t first;		/* the first DIMM with any */
+	bool local;		/* all are there */
+	bool even;		/* on all DIMMs, and so on all channels, as many: */
+	uint32_t dimms, channels;	/* to how many of them that is added */
+};
+
+typedef double pair __attribute__((vector_size(16), aligned(8), may_alias));
+
+/* Adds @ns to each of @n loads, @times times. */
+static void add_to_all(double *load, uint32_t n, double ns, uint32_t times)
+{
+	uint32_t k = 0;
+
+	for (; k + 2 <= n; k += 2) {
+		pair sum = *(pair *)(load + k);
+
+		for (uint32_t t = 0; t < times; t++)
+			sum += ns;
+		*(pair *)(load + k) = sum;
+	}
+	for (uint32_t t = 0; k < n && t < times; t++)
+		load[k] += ns;
+}
+
 /* @blocks blocks of DIMM @d are read over its channel. */
 static double add_local_read(const struct ndpi_rules *r, uint32_t d, uint32_t blocks,
 			     struct ndp_loads *loads)
@@ -161,6 +188,20 @@ static double add_local_read(const struct ndpi_rules *r, uint32_t d, uint32_t bl
 	if (r->charges & NDP_CHARGE_DIMM_READS)
 		loads->dimm_ns[d] += ns;
 	return ns;
+}
+
+/* @blocks blocks of every DIMM are read, each channel has as many DIMMs. */
+static double add_even_read(const struct ndpi_rules *r, uint32_t blocks, const struct lie *lie,
+			    struct ndp_loads *loads)
+{
+	const struct ndp_host *host = r->layer->host;
+	const uint32_t on_channel = host->nr_dimms / host->nr_channels * blocks;
+
+	if (r->charges & NDP_CHARGE_CHANNELS)
+		add_to_all(loads->channel_ns, lie->channels, on_channel * r->block_read_ns, 1);
+	if (r->charges & NDP_CHARGE_DIMM_READS)
+		add_to_all(loads->dimm_ns, lie->dimms, blocks * r->block_read_ns, 1);
+	return on_channel * r->block_read_ns;
 }
 
 /* The host reads @counts blocks of each DIMM; returns the slowest channel's time. */
@@ -187,85 +228,121 @@ static double add_read(const struct ndpi_rules *r, const uint16_t *counts,
 	return longest * r->block_read_ns;
 }
 
-/* One command of @blocks blocks in DIMM @d. */
-static void add_command(const struct ndpi_rules *r, uint32_t tokens, uint32_t d, uint32_t channel,
-			uint32_t blocks, struct ndp_loads *loads)
+/* What a command takes of its DIMM: @block_ns is for computing one block. */
+static double command_ns(const struct ndpi_rules *r, uint32_t tokens, double block_ns,
+			 uint32_t blocks)
+{
+	return r->layer->host->dimm.overhead_ns +
+		(r->charges & NDP_CHARGE_DIMM_READS ? tokens * r->token_host_ns : 0) +
+		max(blocks * block_ns, blocks * r->block_dimm_ns + tokens * r->token_dimm_ns);
+}
+
+/* A command in each DIMM that holds some of @counts blocks. */
+static void add_commands(const struct ndpi_rules *r, uint32_t tokens, const uint16_t *counts,
+			 const struct lie *lie, struct ndp_loads *loads)
 {
 	const struct ndp_host *host = r->layer->host;
 	const double block_ns = ndpi_dimm_ns(r, tokens) / r->nr_blocks;
 	const double host_ns = tokens * r->token_host_ns;
+	double ns = command_ns(r, tokens, block_ns, counts[lie->first]);
+	uint32_t last = counts[lie->first], channel = 0;
 
-	loads->dimm_ns[d] += host->dimm.overhead_ns +
-		(r->charges & NDP_CHARGE_DIMM_READS ? host_ns : 0) +
-		max(blocks * block_ns, blocks * r->block_dimm_ns + tokens * r->token_dimm_ns);
-	loads->channel_ns[channel] += host_ns;
-}
-
-static void add_commands(const struct ndpi_rules *r, uint32_t tokens, const uint16_t *counts,
-			 struct ndp_loads *loads)
-{
-	const struct ndp_host *host = r->layer->host;
-	uint32_t channel = 0;
-
+	if (lie->local) {
+		loads->dimm_ns[lie->first] += ns;
+		loads->channel_ns[lie->first % host->nr_channels] += host_ns;
+		return;
+	}
+	if (lie->even) {
+		add_to_all(loads->dimm_ns, lie->dimms, ns, 1);
+		add_to_all(loads->channel_ns, lie->channels, host_ns,
+			   host->nr_dimms / host->nr_channels);
+		return;
+	}
 	for (uint32_t d = 0; d < host->nr_dimms; d++) {
-		if (counts[d])
-			add_command(r, tokens, d, channel, counts[d], loads);
+		if (counts[d]) {
+			if (counts[d] != last)
+				ns = command_ns(r, tokens, block_ns, counts[d]);
+			last = counts[d];
+			loads->dimm_ns[d] += ns;
+			loads->channel_ns[channel] += host_ns;
+		}
 		if (++channel == host->nr_channels)
 			channel = 0;
 	}
 }
 
-static bool none_of_four(const uint16_t *counts)
+static uint64_t four(const uint16_t *counts)
 {
-	uint64_t four;
+	uint64_t value;
 
-	memcpy(&four, counts, sizeof(four));
-	return !four;
+	memcpy(&value, counts, sizeof(value));
+	return value;
 }
 
-/* The first DIMM with a count, and all blocks. */
-static uint32_t first_holder(const uint16_t *counts, uint32_t dimms, uint32_t *blocks)
+static bool all_alike(const uint16_t *counts, uint32_t dimms)
 {
+	const uint64_t alike = counts[0] * 0x0001000100010001ull;
+	uint32_t d = 0;
+
+	for (; d + 4 <= dimms; d += 4)
+		if (four(counts + d) != alike)
+			return false;
+	for (; d < dimms; d++)
+		if (counts[d] != counts[0])
+			return false;
+	return true;
+}
+
+static struct lie how_they_lie(const struct ndp_host *host, const uint16_t *counts)
+{
+	const uint32_t dimms = host->nr_dimms;
 	uint32_t first = 0, sum;
 
-	/* Most experts are in one DIMM: four at a time are none. */
-	while (first + 4 <= dimms && none_of_four(counts + first))
+	if (all_alike(counts, dimms) && dimms % host->nr_channels == 0)
+		return (struct lie){
+			.blocks = counts[0] * dimms, .local = dimms == 1, .even = true,
+			.dimms = dimms, .channels = host->nr_channels,
+		};
+	/* Most other experts are in one DIMM: four at a time are none. */
+	while (first + 4 <= dimms && !four(counts + first))
 		first += 4;
 	while (first < dimms && !counts[first])
 		first++;
-	if (first == dimms) {
-		*blocks = 0;
-		return 0;
-	}
+	if (first == dimms)
+		return (struct lie){ .blocks = 0 };
 	sum = counts[first];
 	for (uint32_t d = first + 1; d < dimms; d++) {
 		sum += counts[d];
-		while (!counts[d] && d + 5 <= dimms && none_of_four(counts + d + 1))
+		while (!counts[d] && d + 5 <= dimms && !four(counts + d + 1))
 			d += 4;
 	}
-	*blocks = sum;
-	return first;
+	return (struct lie){ .blocks = sum, .first = first, .local = counts[first] == sum };
 }
 
-static void add_part(const struct ndpi_rules *r, uint32_t tokens, bool in_gpu,
-		     enum ndp_domain domain, const uint16_t *counts, struct ndp_loads *loads)
+/* Of a whole expert. */
+static double part_of(const struct ndpi_rules *r, uint32_t blocks)
+{
+	return blocks == r->nr_blocks ? 1 : (double)blocks / r->nr_blocks;
+}
+
+static inline void add_lying(const struct ndpi_rules *r, uint32_t tokens, bool in_gpu,
+			     enum ndp_domain domain, const uint16_t *counts,
+			     const struct lie *lie, struct ndp_loads *loads)
 {
 	const struct ndp_host *host = r->layer->host;
-	uint32_t blocks;
-	const uint32_t first = first_holder(counts, host->nr_dimms, &blocks);
-	const bool local = blocks && counts[first] == blocks;
-	double part, read_ns = 0;
+	const uint32_t blocks = lie->blocks;
+	double read_ns = 0;
 
 	if (!blocks || !tokens)
 		return;
 	if (domain == NDP_DOMAIN_CPU || (domain == NDP_DOMAIN_GPU && !in_gpu))
-		read_ns = local ? add_local_read(r, first, blocks, loads) :
+		read_ns = lie->local ? add_local_read(r, lie->first, blocks, loads) :
+			lie->even ? add_even_read(r, counts[0], lie, loads) :
 			add_read(r, counts, loads);
-	part = (double)blocks / r->nr_blocks;
 	switch (domain) {
 	case NDP_DOMAIN_GPU:
 		loads->gpu_ns += host->gpu.overhead_ns +
-			max(part * ndpi_gpu_ns(r, tokens), blocks * r->block_gpu_ns);
+			max(part_of(r, blocks) * ndpi_gpu_ns(r, tokens), blocks * r->block_gpu_ns);
 		if (in_gpu)
 			break;
 		loads->pcie_ns += max(blocks * r->block_pcie_ns, read_ns);
@@ -273,24 +350,56 @@ static void add_part(const struct ndpi_rules *r, uint32_t tokens, bool in_gpu,
 		break;
 	case NDP_DOMAIN_CPU:
 		loads->cpu_ns += r->cpu->overhead_ns +
-			max(max(part * ndpi_cpu_ns(r, tokens),
+			max(max(part_of(r, blocks) * ndpi_cpu_ns(r, tokens),
 				blocks * r->block_cpu_ns), read_ns);
 		break;
 	case NDP_DOMAIN_NDP:
-		if (local)
-			add_command(r, tokens, first, first % host->nr_channels, blocks, loads);
-		else
-			add_commands(r, tokens, counts, loads);
+		add_commands(r, tokens, counts, lie, loads);
 		break;
 	default:
 		break;
 	}
 }
 
+static void add_part(const struct ndpi_rules *r, uint32_t tokens, bool in_gpu,
+		     enum ndp_domain domain, const uint16_t *counts, struct ndp_loads *loads)
+{
+	const struct lie lie = how_they_lie(r->layer->host, counts);
+
+	add_lying(r, tokens, in_gpu, domain, counts, &lie, loads);
+}
+
 void ndpi_add_part(const struct ndpi_rules *r, uint32_t e, enum ndp_domain domain,
 		   const uint16_t *counts, struct ndp_loads *loads)
 {
 	add_part(r, r->layer->tokens[e], resident(r, e), domain, counts, loads);
+}
+
+uint32_t ndpi_add_even(const struct ndpi_rules *r, const uint8_t *domain, uint32_t experts,
+		       struct ndp_loads *loads)
+{
+	const struct ndp_host *host = r->layer->host;
+	const uint32_t dimms = host->nr_dimms;
+	struct lie lie = { .local = dimms == 1, .even = true, .dimms = 1, .channels = 1 };
+	uint32_t e;
+
+	if (dimms % host->nr_channels)
+		return 0;
+	for (e = 0; e < experts; e++) {
+		const uint16_t *counts = r->layer->blocks + (size_t)e * dimms;
+
+		if (domain[e] >= NDP_DOMAINS)
+			continue;
+		if (!all_alike(counts, dimms))
+			break;
+		lie.blocks = counts[0] * dimms;
+		add_lying(r, r->layer->tokens[e], resident(r, e), domain[e], counts, &lie, loads);
+	}
+	for (uint32_t c = 1; c < host->nr_channels; c++)
+		loads->channel_ns[c] = loads->channel_ns[0];
+	for (uint32_t d = 1; d < dimms; d++)
+		loads->dimm_ns[d] = loads->dimm_ns[0];
+	return e;
 }
 
 void ndpi_add_shared(const struct ndpi_rules *r, struct ndp_loads *loads)

@@ -118,7 +118,7 @@ size_t ndp_place_bytes(uint32_t layers, uint32_t experts, uint32_t nr_dimms)
 	       (2 + PLACE_STEPS) * aligned(experts * sizeof(uint32_t)) +
 	       aligned((size_t)experts * nr_dimms * sizeof(uint16_t)) +
 	       aligned(experts * sizeof(float)) + aligned(experts) +
-	       aligned(experts * NDP_DOMAINS * sizeof(float[PLACE_GROUPS])) +
+	       aligned(experts * sizeof(float[PLACE_GROUPS][4])) +
 	       aligned(ndp_schedule_bytes(experts, nr_dimms)) +
 	       aligned(ndp_plan_bytes(experts, nr_dimms));
 }
@@ -236,7 +236,7 @@ int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shap
 	p->other = take(&at, shape->experts * sizeof(uint32_t));
 	p->expected_ns = take(&at, layers * sizeof(float));
 	p->step = take(&at, PLACE_STEPS * shape->experts * sizeof(uint32_t));
-	p->ways = take(&at, shape->experts * NDP_DOMAINS * sizeof(*p->ways));
+	p->ways = take(&at, shape->experts * sizeof(*p->ways));
 	p->nr_ways = take(&at, shape->experts);
 	p->value = take(&at, shape->experts * sizeof(float));
 	p->work = take(&at, ndp_schedule_bytes(shape->experts, host->nr_dimms));
@@ -315,8 +315,10 @@ static double start_ns(const struct ndp_placer *p, uint32_t layer, const struct 
 	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
 		const int32_t blocks = leaving(p, layer, proposal, d);
 
-		if (blocks)
-			start = fmax(start, blocks > 0 ? p->link_out_ns[d] : p->link_in_ns[d]);
+		if (blocks > 0 && p->link_out_ns[d] > start)
+			start = p->link_out_ns[d];
+		if (blocks < 0 && p->link_in_ns[d] > start)
+			start = p->link_in_ns[d];
 	}
 	return start;
 }
@@ -324,7 +326,7 @@ static double start_ns(const struct ndp_placer *p, uint32_t layer, const struct 
 /* A move between DIMMs. */
 static double move_ns(const struct ndp_placer *p, uint32_t layer, const struct proposal *proposal)
 {
-	double longest = 0;
+	uint32_t most = 0;
 
 	if (p->options.link_share <= 0 || p->host.link_gbps <= 0)
 		return HUGE_VAL;
@@ -336,10 +338,9 @@ static double move_ns(const struct ndp_placer *p, uint32_t layer, const struct p
 			return HUGE_VAL;
 		if (blocks < 0 && !(p->options.allowed_mask >> d & 1))
 			return HUGE_VAL;
-		if (blocks)
-			longest = fmax(longest, link_ns(p, (uint32_t)abs(blocks)));
+		most = (uint32_t)abs(blocks) > most ? (uint32_t)abs(blocks) : most;
 	}
-	return longest;
+	return most ? link_ns(p, most) : 0;
 }
 
 double ndpi_place_copy_ns(struct ndp_placer *p, uint32_t layer, const struct proposal *proposal)

@@ -82,7 +82,7 @@ struct ndp_placer {
 	struct ndp_plan plan;
 	struct ndp_loads loads;	/* of the target, expected */
 	struct ndp_loads price;	/* of a nanosecond of each resource; they sum to 1 */
-	float (*ways)[PLACE_GROUPS];	/* [experts][NDP_DOMAINS]: what a way takes of each */
+	float (*ways)[PLACE_GROUPS][4];	/* [experts]: what each way takes of each, at most 4 */
 	uint8_t *nr_ways;	/* [experts] */
 	float group[PLACE_GROUPS];	/* their prices */
 	uint64_t random;
@@ -175,9 +175,9 @@ struct place_ways {
 
 void ndpi_place_ways(const struct ndp_placer *p, const struct ndpi_rules *rules, uint32_t expert,
 		     const uint16_t *row, struct place_ways *ways);
-/* What it costs in @dimm. */
-double ndpi_place_local_value(const struct ndp_placer *p, const struct place_ways *ways,
-			      uint32_t dimm);
+/* What it costs in each DIMM. */
+void ndpi_place_local_values(const struct ndp_placer *p, const struct place_ways *ways,
+			     double cost[NDP_MAX_DIMMS]);
 
 /* What the copies of a proposal take from the layers they run beside, at the prices. */
 double ndpi_place_price_of_copy(const struct ndp_placer *p, uint32_t layer,

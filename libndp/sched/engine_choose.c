@@ -101,20 +101,19 @@ static void find_cost(struct ndp_placer *p, uint32_t layer, struct proposal *pro
 /* The DIMM in which an expert costs least, the emptier one of equals. */
 static uint32_t best_dimm(const struct ndp_placer *p, const struct place_ways *ways, double *value)
 {
+	double cost[NDP_MAX_DIMMS];
 	uint32_t best = NDP_MAX_DIMMS;
 
+	ndpi_place_local_values(p, ways, cost);
 	*value = HUGE_VAL;
 	for (uint32_t d = 0; d < p->host.nr_dimms; d++) {
-		double cost;
-
 		if (!(p->options.allowed_mask >> d & 1) ||
 		    p->link_in_ns[d] > p->now_ns + p->options.queue_ns ||
 		    p->dimm_bytes[d] + p->nr_blocks * p->block_bytes > p->options.dimm_bytes)
 			continue;
-		cost = ndpi_place_local_value(p, ways, d);
-		if (best == NDP_MAX_DIMMS || cost < *value * (1 - 1e-9) ||
-		    (cost <= *value * (1 + 1e-9) && p->dimm_bytes[d] < p->dimm_bytes[best])) {
-			*value = cost;
+		if (best == NDP_MAX_DIMMS || cost[d] < *value * (1 - 1e-9) ||
+		    (cost[d] <= *value * (1 + 1e-9) && p->dimm_bytes[d] < p->dimm_bytes[best])) {
+			*value = cost[d];
 			best = d;
 		}
 	}
@@ -209,8 +208,16 @@ static void find_victims(const struct ndp_placer *p, struct victims *v)
 
 	v->nr = v->next = 0;
 	for (size_t k = 0; k < cells; k++) {
+		uint64_t eight;
 		uint32_t at;
 
+		/* Few are in GPU memory. */
+		while (k + sizeof(eight) < cells) {
+			memcpy(&eight, p->gpu_target + k, sizeof(eight));
+			if (eight)
+				break;
+			k += sizeof(eight);
+		}
 		if (!p->gpu_target[k] || p->busy[k] || p->free_ns[k] > p->now_ns ||
 		    isinf(p->worth[k]) || !(p->expected_ns[k / p->shape.experts] > 0) ||
 		    (v->nr == BATCH && p->worth[k] >= v->worth[BATCH - 1]))
@@ -426,9 +433,9 @@ static bool gathers(const struct ndp_placer *p, uint32_t layer, const struct pro
 	return false;
 }
 
-/* What another layer loses with its victims in the batch. */
+/* What another layer loses with its victims in the batch; @without_ns: it then takes. */
 static double loss_of(struct ndp_placer *p, uint32_t layer, const struct proposal *batch,
-		      uint32_t count)
+		      uint32_t count, double *without_ns)
 {
 	const float before_ns = p->expected_ns[layer];
 	uint32_t victims = 0;
@@ -439,7 +446,8 @@ static double loss_of(struct ndp_placer *p, uint32_t layer, const struct proposa
 			p->gpu_target[place_cell(p, layer, batch[i].victim)] = 0;
 			victims++;
 		}
-	loss_ns = fmax(ndpi_place_expected(p, layer) - (double)before_ns, 0);
+	*without_ns = ndpi_place_expected(p, layer);
+	loss_ns = fmax(*without_ns - (double)before_ns, 0);
 	for (uint32_t i = 0; i < count; i++)
 		if (batch[i].has_victim && batch[i].victim_layer == layer) {
 			const size_t cell = place_cell(p, layer, batch[i].victim);
@@ -451,38 +459,54 @@ static double loss_of(struct ndp_placer *p, uint32_t layer, const struct proposa
 	return loss_ns;
 }
 
-/* Of all other layers. */
+/* Is it the first of a batch that takes GPU memory from its victim's layer, another one? */
+static bool first_victim(uint32_t layer, const struct proposal *batch, uint32_t i)
+{
+	if (!batch[i].has_victim || batch[i].victim_layer == layer)
+		return false;
+	for (uint32_t k = 0; k < i; k++)
+		if (batch[k].has_victim && batch[k].victim_layer == batch[i].victim_layer)
+			return false;
+	return true;
+}
+
+/* Of all other layers; @without_ns: what they take, by their first victim in the batch. */
 static double losses(struct ndp_placer *p, uint32_t layer, const struct proposal *batch,
-		     uint32_t count)
+		     uint32_t count, double without_ns[BATCH])
 {
 	double sum = 0;
 
-	for (uint32_t i = 0; i < count; i++) {
-		bool seen = !batch[i].has_victim || batch[i].victim_layer == layer;
-
-		for (uint32_t k = 0; k < i; k++)
-			seen |= batch[k].has_victim &&
-				batch[k].victim_layer == batch[i].victim_layer;
-		if (!seen)
-			sum += loss_of(p, batch[i].victim_layer, batch, count);
-	}
+	for (uint32_t i = 0; i < count; i++)
+		if (first_victim(layer, batch, i))
+			sum += loss_of(p, batch[i].victim_layer, batch, count, &without_ns[i]);
 	return sum;
 }
 
-/* Starts those of a batch for which there still is room, and time at the ports. */
+/*
+ * Starts those of a batch for which there still is room, and time at the ports.
+ * @without_ns: as losses() has found it.
+ */
 static uint32_t start(struct ndp_placer *p, uint32_t layer, const struct proposal *batch,
 		      uint32_t count, double gain_ns, double cost_ns,
-		      struct ndp_place_action *actions)
+		      const double without_ns[BATCH], struct ndp_place_action *actions)
 {
-	uint32_t started = 0;
+	uint32_t started = 0, late = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
 		if (isinf(ndpi_place_copy_ns(p, layer, &batch[i])))
+			late |= 1u << i;
+		else
+			ndpi_place_start(p, layer, &batch[i], gain_ns, cost_ns,
+					 &actions[started++]);
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		if (!batch[i].has_victim || batch[i].victim_layer == layer || late & 1u << i)
 			continue;
-		ndpi_place_start(p, layer, &batch[i], gain_ns, cost_ns, &actions[started++]);
-		if (batch[i].has_victim && batch[i].victim_layer != layer)
+		if (late)
 			p->expected_ns[batch[i].victim_layer] =
 				(float)ndpi_place_expected(p, batch[i].victim_layer);
+		else if (first_victim(layer, batch, i))
+			p->expected_ns[batch[i].victim_layer] = (float)without_ns[i];
 	}
 	return started;
 }
@@ -500,7 +524,7 @@ static uint32_t attempt(struct ndp_placer *p, uint32_t layer, const struct propo
 			struct ndp_place_action *actions)
 {
 	for (; count && p->runs < MOST_RUNS; count /= FEWER) {
-		double after_ns[PLACE_STEPS], cost_ns = 0, gain_ns, least_ns;
+		double after_ns[PLACE_STEPS], without_ns[BATCH], cost_ns = 0, gain_ns, least_ns;
 
 		for (uint32_t i = 0; i < count; i++)
 			cost_ns += batch[i].cost_ns;
@@ -509,11 +533,11 @@ static uint32_t attempt(struct ndp_placer *p, uint32_t layer, const struct propo
 			continue;
 		gain_ns = sure_gain(before_ns, after_ns, gathers(p, layer, batch, count) ? 3 : 1);
 		if (gain_ns > least_ns)
-			gain_ns -= losses(p, layer, batch, count);
+			gain_ns -= losses(p, layer, batch, count, without_ns);
 		if (gain_ns <= least_ns)
 			continue;
 		memcpy(before_ns, after_ns, sizeof(after_ns));
-		return start(p, layer, batch, count, gain_ns, cost_ns, actions);
+		return start(p, layer, batch, count, gain_ns, cost_ns, without_ns, actions);
 	}
 	/* Others get their turn. A prefetch is asked again: its expert is the busiest. */
 	if (!count && batch->kind != NDP_PLACE_PREFETCH)
@@ -606,7 +630,7 @@ static uint32_t even_out(struct ndp_placer *p, uint32_t layer, double before_ns[
 		gain_ns += (before_ns[k] - after_ns[k]) / PLACE_STEPS;
 	if (gain_ns <= least_gain(p, cost_ns))
 		return 0;
-	count = start(p, layer, batch, count, gain_ns, cost_ns, actions);
+	count = start(p, layer, batch, count, gain_ns, cost_ns, NULL, actions);
 	ndpi_place_schedule(p, layer, HUGE_VAL, before_ns);
 	return count;
 }

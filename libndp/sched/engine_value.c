@@ -56,6 +56,14 @@ static void group(const struct ndp_placer *p, const struct ndp_loads *loads,
 	sum[4] /= (float)p->host.nr_dimms;
 }
 
+/* All that the host has of each. */
+static void clear(const struct ndp_placer *p, struct ndp_loads *loads)
+{
+	loads->gpu_ns = loads->pcie_ns = loads->cpu_ns = 0;
+	memset(loads->channel_ns, 0, p->host.nr_channels * sizeof(*loads->channel_ns));
+	memset(loads->dimm_ns, 0, p->host.nr_dimms * sizeof(*loads->dimm_ns));
+}
+
 /* All ways to compute the experts of a layer where they are; their number by expert. */
 static void find_all_ways(struct ndp_placer *p, uint32_t layer, const struct ndpi_rules *rules)
 {
@@ -68,8 +76,13 @@ static void find_all_ways(struct ndp_placer *p, uint32_t layer, const struct ndp
 		else if (p->tokens[e])
 			ndpi_place_ways(p, rules, e, place_row(p, p->target, layer, e), &ways);
 		p->nr_ways[e] = (uint8_t)ways.nr;
-		for (uint32_t k = 0; k < ways.nr; k++)
-			group(p, &ways.loads[k], p->ways[e * NDP_DOMAINS + k]);
+		for (uint32_t k = 0; k < ways.nr; k++) {
+			float sum[PLACE_GROUPS];
+
+			group(p, &ways.loads[k], sum);
+			for (uint32_t g = 0; g < PLACE_GROUPS; g++)
+				p->ways[e][g][k] = sum[g];
+		}
 	}
 }
 
@@ -79,22 +92,22 @@ static void cheapest_of_all(const struct ndp_placer *p, const float price[PLACE_
 {
 	memset(load, 0, PLACE_GROUPS * sizeof(*load));
 	for (uint32_t e = 0; e < p->shape.experts; e++) {
-		const float *best = NULL;
+		const float (*way)[4] = p->ways[e];
 		float least = HUGE_VALF;
+		ndpi_vec cost = { 0 };
+		uint32_t best = 0;
 
+		if (!p->nr_ways[e])
+			continue;
+		/* All ways at a time. */
+		for (uint32_t g = 0; g < PLACE_GROUPS; g++)
+			cost += *(const ndpi_vec *)way[g] * price[g];
 		for (uint32_t k = 0; k < p->nr_ways[e]; k++) {
-			const float *way = p->ways[e * NDP_DOMAINS + k];
-			float cost = 0;
-
-			for (uint32_t g = 0; g < PLACE_GROUPS; g++)
-				cost += price[g] * way[g];
-			if (cost < least) {
-				least = cost;
-				best = way;
-			}
+			best = cost[k] < least ? k : best;
+			least = cost[k] < least ? cost[k] : least;
 		}
-		for (uint32_t g = 0; best && g < PLACE_GROUPS; g++)
-			load[g] += best[g];
+		for (uint32_t g = 0; g < PLACE_GROUPS; g++)
+			load[g] += way[g][best];
 	}
 }
 
@@ -213,7 +226,7 @@ void ndpi_place_ways(const struct ndp_placer *p, const struct ndpi_rules *rules,
 	for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
 		if (!(allowed & 1u << o) || !ndpi_can(rules, expert, o))
 			continue;
-		memset(&ways->loads[ways->nr], 0, sizeof(ways->loads[0]));
+		clear(p, &ways->loads[ways->nr]);
 		ndpi_add_part(rules, expert, o, row, &ways->loads[ways->nr++]);
 	}
 }
@@ -228,12 +241,14 @@ double ndpi_place_value(const struct ndp_placer *p, const struct ndpi_rules *rul
 	for (uint32_t k = 0; k < ways.nr; k++) {
 		const double cost = price_of(p, &ways.loads[k]);
 
-		if (cost < cheapest && loads)
+		if (!(cost < cheapest))
+			continue;
+		cheapest = cost;
+		if (loads)
 			*loads = ways.loads[k];
-		cheapest = fmin(cheapest, cost);
 	}
 	if (!ways.nr && loads)
-		memset(loads, 0, sizeof(*loads));
+		clear(p, loads);
 	return cheapest;
 }
 
@@ -245,26 +260,38 @@ double ndpi_place_gpu_value(const struct ndp_placer *p, uint32_t expert, struct 
 	if (p->tokens[expert])
 		gpu_ns = p->host.gpu.overhead_ns +
 			 fmax(memory, ndp_rate_ns(&p->host.gpu, &p->shape, p->tokens[expert]));
-	if (loads)
-		*loads = (struct ndp_loads){ .gpu_ns = gpu_ns };
+	if (loads) {
+		clear(p, loads);
+		loads->gpu_ns = gpu_ns;
+	}
 	return p->price.gpu_ns * gpu_ns;
 }
 
-double ndpi_place_local_value(const struct ndp_placer *p, const struct place_ways *ways,
-			      uint32_t dimm)
+void ndpi_place_local_values(const struct ndp_placer *p, const struct place_ways *ways,
+			     double cost[NDP_MAX_DIMMS])
 {
 	const struct ndp_loads *price = &p->price;
-	double cheapest = HUGE_VAL;
+	const uint32_t dimms = p->host.nr_dimms;
+	double channel[NDP_MAX_DIMMS];
 
+	for (uint32_t d = 0; d < dimms; d++) {
+		channel[d] = d < p->host.nr_channels ? price->channel_ns[d] :
+			     channel[d - p->host.nr_channels];
+		cost[d] = HUGE_VAL;
+	}
 	for (uint32_t k = 0; k < ways->nr; k++) {
 		const struct ndp_loads *l = &ways->loads[k];
+		const double anywhere = price->gpu_ns * l->gpu_ns + price->pcie_ns * l->pcie_ns +
+					price->cpu_ns * l->cpu_ns;
+		const double channel_ns = l->channel_ns[0], dimm_ns = l->dimm_ns[0];
 
-		cheapest = fmin(cheapest, price->gpu_ns * l->gpu_ns + price->pcie_ns * l->pcie_ns +
-				price->cpu_ns * l->cpu_ns +
-				price->channel_ns[dimm % p->host.nr_channels] * l->channel_ns[0] +
-				price->dimm_ns[dimm] * l->dimm_ns[0]);
+		for (uint32_t d = 0; d < dimms; d++) {
+			const double here = anywhere + channel[d] * channel_ns +
+					    price->dimm_ns[d] * dimm_ns;
+
+			cost[d] = here < cost[d] ? here : cost[d];
+		}
 	}
-	return cheapest;
 }
 
 double ndpi_place_price_of_copy(const struct ndp_placer *p, uint32_t layer,

@@ -39,6 +39,8 @@ struct candidate {
 	uint8_t o;
 };
 
+typedef int32_t mask __attribute__((vector_size(16), may_alias));
+
 /* What is basic at a position: a share of an expert, a slack, or the makespan. */
 struct basic {
 	uint16_t i;		/* NOT_EXPERT: a slack or the makespan */
@@ -52,6 +54,7 @@ struct simplex {
 	uint8_t *first;			/* [nr]: position of a basic share + 1, 0: none */
 	uint32_t rows, width;
 	uint32_t makespan_at;		/* position of the makespan */
+	uint32_t pairs;			/* experts with two basic shares */
 	uint32_t next;			/* expert that the next search begins with */
 	uint32_t rounds;		/* of making ways */
 	float smooth;
@@ -64,6 +67,7 @@ struct simplex {
 	float step[ROW_MAX] __attribute__((aligned(16)));
 	float price[ROW_MAX] __attribute__((aligned(16)));
 	float entering[ROW_MAX] __attribute__((aligned(16)));
+	mask alone[ROW_MAX / 4];	/* where a share is basic whose expert has no other one */
 	float inverse[ROW_MAX][ROW_MAX] __attribute__((aligned(16)));
 };
 
@@ -97,6 +101,8 @@ static void start(struct simplex *s)
 	memset(s->value, 0, sizeof(s->value));
 	memset(s->step, 0, sizeof(s->step));
 	memset(s->price, 0, sizeof(s->price));
+	memset(s->alone, 0, sizeof(s->alone));
+	s->pairs = 0;
 	s->makespan_at = fullest;
 	for (uint32_t r = 0; r < s->rows; r++) {
 		s->basic[r] = (struct basic) { .i = NOT_EXPERT, .other = r };
@@ -111,33 +117,55 @@ static void start(struct simplex *s)
 
 /* ---- pricing ------------------------------------------------------------------ */
 
-static void find_prices(struct simplex *s)
+/* The price of row @r is in the inverse. */
+static void find_price(struct simplex *s, uint32_t r)
 {
-	for (uint32_t r = 0; r < s->rows; r++)
-		s->price[r] = -s->inverse[r][s->makespan_at];
+	s->price[r] = -s->inverse[r][s->makespan_at];
 }
 
-/* Weighted by the prices, in units, every way to compute expert @i; impossible ones HUGE_VALF. */
+/*
+ * Weighted by the prices, in ns, every way to compute an expert of a sparse table that all
+ * domains can compute. What is never there is left out: what the CPU and NDP have of the GPU
+ * and PCIe, and NDP of the CPU.
+ */
+static inline void price_local(const struct ndpi_table *t, const float *price, uint32_t i,
+			       float cost[NDP_DOMAINS])
+{
+	const float *v = t->values + (size_t)i * NDP_DOMAINS * SPARSE_STRIDE;
+	const float channel = price[t->channel_row[i]], dimm = price[t->dimm_row[i]];
+
+	cost[NDP_DOMAIN_GPU] = (price[ROW_GPU] * v[ROW_GPU] + price[ROW_PCIE] * v[ROW_PCIE]) +
+			       (price[ROW_CPU] * v[ROW_CPU] + channel * v[SPARSE_CHANNEL]) +
+			       dimm * v[SPARSE_DIMM];
+	v += SPARSE_STRIDE;
+	cost[NDP_DOMAIN_CPU] = (price[ROW_CPU] * v[ROW_CPU] + channel * v[SPARSE_CHANNEL]) +
+			       dimm * v[SPARSE_DIMM];
+	v += SPARSE_STRIDE;
+	cost[NDP_DOMAIN_NDP] = channel * v[SPARSE_CHANNEL] + dimm * v[SPARSE_DIMM];
+}
+
+/* The same of any expert, in units; impossible ways HUGE_VALF. */
 static void price_expert(const struct simplex *s, uint32_t i, float cost[WAYS_MAX])
 {
 	const struct ndpi_table *t = s->t;
 	const float *v = ndpi_values(t, i, 0);
+	ndpi_vec sum[NDP_DOMAINS] = { { 0 } };
 
-	if (t->sparse && t->can[i] == (1 << NDP_DOMAINS) - 1) {
-		const ndpi_vec four = { s->price[ROW_GPU], s->price[ROW_PCIE], s->price[ROW_CPU],
-					s->price[t->channel_row[i]] };
-		const float dimm = s->price[t->dimm_row[i]];
-
-		for (uint32_t o = 0; o < NDP_DOMAINS; o++, v += SPARSE_STRIDE) {
-			const ndpi_vec m = four * *(const ndpi_vec *)v;
-
-			cost[o] = ((m[0] + m[1]) + (m[2] + m[3]) + dimm * v[SPARSE_DIMM]) *
-				  s->per_unit;
-		}
+	if (t->sparse) {
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			cost[o] = t->can[i] & 1u << o ? priced(s, i, o) : HUGE_VALF;
 		return;
 	}
-	for (uint32_t o = 0; o < NDP_DOMAINS; o++)
-		cost[o] = t->can[i] & 1u << o ? priced(s, i, o) : HUGE_VALF;
+	for (uint32_t k = 0; k < t->width; k += 4)
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			sum[o] += *(const ndpi_vec *)(s->price + k) *
+				  *(const ndpi_vec *)(v + o * t->stride + k);
+	sum[0] = ndpi_sums(sum[0], sum[1], sum[2]) * s->per_unit;
+	memcpy(cost, &sum[0], NDP_DOMAINS * sizeof(*cost));
+	if ((t->can[i] & ((1 << NDP_DOMAINS) - 1)) != (1 << NDP_DOMAINS) - 1)
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			if (!(t->can[i] & 1u << o))
+				cost[o] = HUGE_VALF;
 	for (uint32_t o = NDP_DOMAINS; o < t->ways; o++)
 		cost[o] = t->can[i] & 1u << o ? priced(s, i, o) : HUGE_VALF;
 }
@@ -156,6 +184,47 @@ static bool is_full(const struct simplex *s, uint32_t i)
 	return s->first[i] && s->basic[s->first[i] - 1].other != s->first[i] - 1u;
 }
 
+static float smaller(float a, float b)
+{
+	return a < b ? a : b;
+}
+
+/* price_some() for a sparse table. */
+static uint32_t price_some_local(struct simplex *s, struct candidate *list, float *bound)
+{
+	const struct ndpi_table *t = s->t;
+	const uint32_t nr = t->nr;
+	const float least_profit = tiny * s->unit_ns;
+	uint32_t n = 0, seen, i = s->next;
+	float sum = ndpi_dot_shared(t, s->price);
+
+	for (seen = 0; seen < nr && n < ENOUGH; seen++, i++) {
+		float cost[WAYS_MAX], least, profit;
+
+		if (i == nr)
+			i = 0;
+		if (t->can[i] == (1 << NDP_DOMAINS) - 1) {
+			price_local(t, s->price, i, cost);
+		} else {
+			price_expert(s, i, cost);
+			for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+				cost[o] *= s->unit_ns;
+		}
+		least = smaller(smaller(cost[0], cost[1]), cost[2]);
+		profit = cost[s->key[i]] - least;
+		sum += least;
+		if (profit > least_profit)
+			list[n++] = (struct candidate) {
+				.profit = profit * s->per_unit,
+				.i = i,
+				.o = cost[0] == least ? 0 : cost[1] == least ? 1 : 2,
+			};
+	}
+	s->next = i;
+	*bound = seen == nr ? sum * s->per_unit : 0;
+	return n;
+}
+
 /*
  * Candidates from where the last search ended, until there are enough. When it
  * took all columns, they give a bound: *bound, else 0.
@@ -164,8 +233,11 @@ static uint32_t price_some(struct simplex *s, struct candidate *list, float *bou
 {
 	const uint32_t nr = s->t->nr;
 	uint32_t n = 0, seen;
-	float sum = ndpi_dot_shared(s->t, s->price) * s->per_unit;
+	float sum;
 
+	if (s->t->sparse)
+		return price_some_local(s, list, bound);
+	sum = ndpi_dot_shared(s->t, s->price) * s->per_unit;
 	for (seen = 0; seen < nr && n < ENOUGH; seen++) {
 		float cost[WAYS_MAX], least, profit;
 		uint32_t i, o;
@@ -213,17 +285,36 @@ static bool price_list(const struct simplex *s, struct candidate *list, uint32_t
 
 /* ---- a step --------------------------------------------------------------------- */
 
+/* to += from * factor */
+static inline void add_scaled(float *to, const float *from, float factor, size_t width)
+{
+	const ndpi_vec f = { factor, factor, factor, factor };
+	size_t k = 0;
+
+	for (; k + 12 <= width; k += 12) {
+		const ndpi_vec a = *(const ndpi_vec *)(to + k) + *(const ndpi_vec *)(from + k) * f;
+		const ndpi_vec b = *(const ndpi_vec *)(to + k + 4) +
+				   *(const ndpi_vec *)(from + k + 4) * f;
+		const ndpi_vec c = *(const ndpi_vec *)(to + k + 8) +
+				   *(const ndpi_vec *)(from + k + 8) * f;
+
+		*(ndpi_vec *)(to + k) = a;
+		*(ndpi_vec *)(to + k + 4) = b;
+		*(ndpi_vec *)(to + k + 8) = c;
+	}
+	for (; k < width; k += 4)
+		*(ndpi_vec *)(to + k) += *(const ndpi_vec *)(from + k) * f;
+}
+
 /* step = inverse * entering */
 static void find_step(struct simplex *s)
 {
-	memset(s->step, 0, s->width * sizeof(float));
-	for (uint32_t r = 0; r < s->rows; r++) {
-		if (s->entering[r] == 0)
-			continue;
-		for (uint32_t k = 0; k < s->width; k += 4)
-			*(ndpi_vec *)(s->step + k) +=
-				*(const ndpi_vec *)(s->inverse[r] + k) * s->entering[r];
-	}
+	const uint32_t rows = s->rows, width = s->width;
+
+	memset(s->step, 0, width * sizeof(float));
+	for (uint32_t r = 0; r < rows; r++)
+		if (s->entering[r] != 0)
+			add_scaled(s->step, s->inverse[r], s->entering[r], width);
 }
 
 enum leaving {
@@ -232,63 +323,119 @@ enum leaving {
 	LEAVES_OWN_KEY,		/* the entering expert's key: it moves whole */
 };
 
-/* How far the entering share can grow, and what then is used up. */
-static enum leaving find_leaving(const struct simplex *s, uint32_t entering, float *length,
-				 uint32_t *at)
+static void set_alone(struct simplex *s, uint32_t k, bool alone)
 {
-	enum leaving leaving = LEAVES_OWN_KEY;
-	ndpi_vec m = { 0 };
-	float pivot = 0, least;
+	((int32_t *)s->alone)[k] = -alone;
+}
 
-	/* A pivot that is rounding errors of the others would spoil the inverse. */
-	for (uint32_t k = 0; k < s->width; k += 4) {
+/* A pivot must be larger: rounding errors of the others would spoil the inverse. */
+static float smallest_pivot(const struct simplex *s)
+{
+	const uint32_t width = s->width;
+	ndpi_vec m = { 0 };
+	float least;
+
+	for (uint32_t k = 0; k < width; k += 4) {
 		const ndpi_vec v = *(const ndpi_vec *)(s->step + k);
 
 		m = ndpi_max(m, ndpi_max(v, -v));
 	}
 	least = least_pivot * ndpi_largest_of(m);
-	if (least < tiny)
-		least = tiny;
-	*length = entering == NOT_EXPERT ? HUGE_VALF : 1;
-	*at = 0;
-	if (entering != NOT_EXPERT && s->first[entering])
-		*length = HUGE_VALF;
-	for (uint32_t k = 0; k < s->rows; k++) {
-		const struct basic b = s->basic[k];
-		float left, rate, ratio;
+	return least < tiny ? tiny : least;
+}
 
-		if (k == s->makespan_at)
-			continue;
-		rate = s->step[k];
-		if (rate > least) {
-			ratio = s->value[k] > 0 ? s->value[k] / rate : 0;
-			if (ratio < *length || (ratio == *length && rate > pivot)) {
-				*length = ratio;
-				*at = k;
-				pivot = rate;
-				leaving = LEAVES_POSITION;
-			}
-		}
-		if (b.i == NOT_EXPERT || b.other < k)
-			continue;
-		left = 1 - s->value[k];
-		rate = -s->step[k];
-		if (b.other != k) {
-			left -= s->value[b.other];
-			rate -= s->step[b.other];
-		}
-		if (b.i == entering)
-			rate += 1;
-		if (rate > least) {
-			ratio = left > 0 ? left / rate : 0;
-			if (ratio < *length || (ratio == *length && rate > pivot)) {
-				*length = ratio;
-				*at = k;
-				pivot = rate;
-				leaving = LEAVES_KEY;
-			}
+/*
+ * How far the entering share can grow until the one at each position is used up or, if it is
+ * alone, has all that its key had. Infinity where neither happens; returns the least.
+ */
+static float find_ratios(const struct simplex *s, float least, float *ratio)
+{
+	const uint32_t width = s->width;
+	const ndpi_vec zero = { 0 }, floor = zero + least;
+	ndpi_vec most = zero - HUGE_VALF;
+
+	for (uint32_t k = 0; k < width; k += 4) {
+		const ndpi_vec step = *(const ndpi_vec *)(s->step + k);
+		const ndpi_vec value = *(const ndpi_vec *)(s->value + k);
+		const mask falls = step > floor;
+		const mask rises = (-step > floor) & s->alone[k / 4];
+		const ndpi_vec left = ndpi_max(zero, (ndpi_vec)((falls & (mask)value) |
+							      (~falls & (mask)(1 - value))));
+		const ndpi_vec r = left / ndpi_max(step, -step);
+		const mask limits = falls | rises;
+		const ndpi_vec v = (ndpi_vec)((limits & (mask)r) |
+					      (~limits & (mask)(zero + HUGE_VALF)));
+
+		*(ndpi_vec *)(ratio + k) = v;
+		most = ndpi_max(most, -v);
+	}
+	return -ndpi_largest_of(most);
+}
+
+/* How far the share of the key of the expert at @k lets the entering share grow. */
+static float key_ratio(const struct simplex *s, uint32_t k, uint32_t entering, float least,
+		       float *rate)
+{
+	const struct basic b = s->basic[k];
+	float left = 1 - s->value[k];
+
+	*rate = -s->step[k];
+	if (b.other != k) {
+		left -= s->value[b.other];
+		*rate -= s->step[b.other];
+	}
+	if (b.i == entering)
+		*rate += 1;
+	if (!(*rate > least))
+		return HUGE_VALF;
+	return left > 0 ? left / *rate : 0;
+}
+
+/* How far the entering share can grow, and what then is used up. */
+static enum leaving find_leaving(struct simplex *s, uint32_t entering, float *length,
+				 uint32_t *at)
+{
+	const float least = smallest_pivot(s), makespan_step = s->step[s->makespan_at];
+	const uint32_t own = entering != NOT_EXPERT && s->first[entering] ?
+		s->first[entering] - 1u : ROW_MAX;
+	enum leaving leaving = LEAVES_OWN_KEY;
+	float pivot = 0, shortest, rate;
+	ndpi_wide ratio;
+
+	/* The makespan stays; the key of the entering share's expert also pays for that one. */
+	s->step[s->makespan_at] = 0;
+	if (own < ROW_MAX && s->basic[own].other == own)
+		set_alone(s, own, false);
+	shortest = find_ratios(s, least, ratio);
+	*length = entering == NOT_EXPERT || own < ROW_MAX ? HUGE_VALF : 1;
+	*at = 0;
+	if (shortest <= *length && shortest < HUGE_VALF) {
+		*length = shortest;
+		for (uint32_t k = 0; k < s->rows; k++) {
+			if (ratio[k] != shortest || !(fabsf(s->step[k]) > pivot))
+				continue;
+			pivot = fabsf(s->step[k]);
+			*at = k;
+			leaving = s->step[k] > 0 ? LEAVES_POSITION : LEAVES_KEY;
 		}
 	}
+	for (uint32_t k = 0; (s->pairs || own < ROW_MAX) && k < s->rows; k++) {
+		const struct basic b = s->basic[k];
+		float r;
+
+		if (b.i == NOT_EXPERT || b.other < k || (b.other == k && k != own))
+			continue;
+		r = key_ratio(s, k, entering, least, &rate);
+		if (r < *length || (r == *length && r < HUGE_VALF && rate > pivot)) {
+			*length = r;
+			*at = k;
+			pivot = rate;
+			leaving = LEAVES_KEY;
+		}
+	}
+	if (own < ROW_MAX && s->basic[own].other == own)
+		set_alone(s, own, true);
+	s->step[s->makespan_at] = makespan_step;
 	return leaving;
 }
 
@@ -316,9 +463,12 @@ static void forget(struct simplex *s, uint32_t k)
 	if (b.i == NOT_EXPERT)
 		return;
 	s->first[b.i] = 0;
+	set_alone(s, k, false);
 	if (b.other != k) {
 		s->basic[b.other].other = b.other;
 		s->first[b.i] = b.other + 1;
+		set_alone(s, b.other, true);
+		s->pairs--;
 	}
 }
 
@@ -327,9 +477,12 @@ static void enter(struct simplex *s, uint32_t k, uint32_t i, uint32_t o)
 	s->basic[k] = (struct basic) { .i = i, .o = o, .other = k };
 	if (i == NOT_EXPERT)
 		return;
+	set_alone(s, k, !s->first[i]);
 	if (s->first[i]) {
 		s->basic[k].other = s->first[i] - 1;
 		s->basic[s->first[i] - 1].other = k;
+		set_alone(s, s->first[i] - 1, false);
+		s->pairs++;
 	}
 	s->first[i] = k + 1;
 }
@@ -338,16 +491,17 @@ static void enter(struct simplex *s, uint32_t k, uint32_t i, uint32_t o)
 static void pivot(struct simplex *s, uint32_t k)
 {
 	const float scale = 1 / s->step[k];
+	const uint32_t rows = s->rows, width = s->width;
 
 	s->step[k] = 0;
-	for (uint32_t r = 0; r < s->rows; r++) {
+	for (uint32_t r = 0; r < rows; r++) {
 		const float f = s->inverse[r][k] * scale;
 
 		if (f == 0)
 			continue;
-		for (uint32_t j = 0; j < s->width; j += 4)
-			*(ndpi_vec *)(s->inverse[r] + j) -= *(const ndpi_vec *)(s->step + j) * f;
+		add_scaled(s->inverse[r], s->step, -f, width);
 		s->inverse[r][k] = f;
+		find_price(s, r);
 	}
 }
 
@@ -369,8 +523,7 @@ static void advance(struct simplex *s, uint32_t i, uint32_t o)
 	leaving = find_leaving(s, i, &length, &k);
 	if (length == HUGE_VALF)
 		return;
-	for (uint32_t j = 0; j < s->width; j += 4)
-		*(ndpi_vec *)(s->value + j) -= *(const ndpi_vec *)(s->step + j) * length;
+	add_scaled(s->value, s->step, -length, s->width);
 	if (leaving == LEAVES_OWN_KEY) {
 		s->key[i] = o;
 		return;
@@ -385,16 +538,19 @@ static void advance(struct simplex *s, uint32_t i, uint32_t o)
 
 static bool negative_price(const struct simplex *s, uint32_t *row)
 {
-	float lowest = -1e-5f;
-	bool found = false;
+	const uint32_t width = s->width;
+	ndpi_vec m = { 0 };
+	float highest;
 
-	for (uint32_t r = 0; r < s->rows; r++)
-		if (s->price[r] < lowest) {
-			lowest = s->price[r];
-			*row = r;
-			found = true;
-		}
-	return found;
+	for (uint32_t r = 0; r < width; r += 4)
+		m = ndpi_max(m, -*(const ndpi_vec *)(s->price + r));
+	highest = ndpi_largest_of(m);
+	if (highest <= 1e-5f)
+		return false;
+	*row = 0;
+	while (-s->price[*row] != highest)
+		++*row;
+	return true;
 }
 
 /* ---- all of it ------------------------------------------------------------------ */
@@ -558,12 +714,12 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 	s->rows = t->rows;
 	s->width = t->width;
 	start(s);
-	find_prices(s);
+	for (uint32_t r = 0; r < s->rows; r++)
+		find_price(s, r);
 	f->bound = 0;
 	for (f->steps = 0; f->steps < most; f->steps++) {
 		if (negative_price(s, &row)) {
 			advance(s, NOT_EXPERT, row);
-			find_prices(s);
 			continue;
 		}
 		if (!price_list(s, list, &n, &best)) {
@@ -579,7 +735,6 @@ void ndpi_fluid_solve(const struct ndpi_table *t, uint8_t *choice, float gap,
 			}
 		}
 		advance(s, best.i, best.o);
-		find_prices(s);
 	}
 	report(s, f);
 }

@@ -48,6 +48,18 @@ static inline ndpi_vec ndpi_max(ndpi_vec a, ndpi_vec b)
 #endif
 }
 
+/* The sums of the elements of each; the fourth is none. */
+static inline ndpi_vec ndpi_sums(ndpi_vec a, ndpi_vec b, ndpi_vec c)
+{
+	typedef int mask __attribute__((vector_size(16)));
+	const mask even = { 0, 4, 2, 6 }, odd = { 1, 5, 3, 7 };
+	const mask low = { 0, 1, 4, 5 }, high = { 2, 3, 6, 7 };
+	const ndpi_vec ab = __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, odd);
+	const ndpi_vec cc = __builtin_shuffle(c, c, even) + __builtin_shuffle(c, c, odd);
+
+	return __builtin_shuffle(ab, cc, low) + __builtin_shuffle(ab, cc, high);
+}
+
 static inline uint32_t ndpi_pad4(uint32_t n)
 {
 	return (n + 3) & ~3u;
@@ -94,6 +106,14 @@ double ndpi_dimm_ns(const struct ndpi_rules *rules, uint32_t tokens);
 void ndpi_add_part(const struct ndpi_rules *rules, uint32_t e, enum ndp_domain domain,
 		   const uint16_t *counts, struct ndp_loads *loads);
 
+/*
+ * The same for whole experts in their domains, up to the first that does not lie evenly:
+ * what those before it occupy of one DIMM they occupy of all.  @loads: nothing yet.
+ * Returns how many.
+ */
+uint32_t ndpi_add_even(const struct ndpi_rules *rules, const uint8_t *domain, uint32_t experts,
+		       struct ndp_loads *loads);
+
 /* Adds what the shared expert occupies, if there is one. */
 void ndpi_add_shared(const struct ndpi_rules *rules, struct ndp_loads *loads);
 
@@ -127,7 +147,7 @@ struct ndpi_table {
 	uint8_t *channel_row;	/* [nr], of a sparse table */
 	uint8_t *dimm_row;
 	float *longest;		/* [nr][NDP_DOMAINS]: the largest entry; HUGE_VALF: impossible */
-	float *values;		/* [nr][ways][stride] */
+	float *values;		/* [nr][ways][stride]; impossible ones 0, but those to be made */
 	struct ndpi_cut *made;	/* [nr][MADE_WAYS], of ways that are made */
 };
 
@@ -220,9 +240,8 @@ void ndpi_price_to_full(const struct ndpi_table *t, const float *row, float *ful
 
 /* Whole experts: @choice [nr]. Greedy: every expert where it costs least by itself. */
 void ndpi_greedy(const struct ndpi_table *t, uint8_t *choice);
-/* The costliest first, each to where the makespan so far grows least. */
-void ndpi_list_greedy(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena arena);
-size_t ndpi_list_greedy_bytes(uint32_t experts);
+/* Each to where the loads become most even: few steps from the best fluid solution. */
+void ndpi_even_start(const struct ndpi_table *t, uint8_t *choice);
 /* Rising; @other: as much room again. */
 void ndpi_sort(uint64_t *keys, uint64_t *other, uint32_t n);
 /* Moves out of an overloaded CPU or PCIe before the refinement looks closer. */

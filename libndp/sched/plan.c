@@ -63,12 +63,14 @@ void ndp_plan_loads(const struct ndp_layer *layer, const struct ndp_plan *plan,
 	const struct ndp_piece *piece;
 	uint16_t counts[NDP_MAX_DIMMS];
 	struct ndpi_rules rules;
-	uint32_t at = 0;
+	uint32_t at = 0, even = 0;
 
 	memset(loads, 0, sizeof(*loads));
 	ndpi_plan_rules(&rules, layer, plan);
 	ndpi_add_shared(&rules, loads);
-	for (uint32_t e = 0; e < plan->experts; e++)
+	if (!layer->shared)
+		even = ndpi_add_even(&rules, plan->domain, plan->experts, loads);
+	for (uint32_t e = even; e < plan->experts; e++)
 		if (plan->domain[e] < NDP_DOMAINS)
 			ndpi_add_part(&rules, e, plan->domain[e],
 				      layer->blocks + (size_t)e * dimms, loads);

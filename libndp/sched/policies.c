@@ -50,32 +50,33 @@ static const float far_from_bound = 1.02f;
 size_t ndp_schedule_bytes(uint32_t experts, uint32_t nr_dimms)
 {
 	return ndpi_table_bytes(experts, nr_dimms) + ndpi_split_bytes(experts) +
-	       3 * (size_t)experts + experts * sizeof(struct ndpi_cut) + 128;
+	       2 * (size_t)experts + experts * sizeof(struct ndpi_cut) + 128;
 }
 
-/* Everything in one domain where it can be, for comparison. */
-static float whole_in(const struct ndpi_table *t, uint8_t *choice, uint32_t domain)
+/* Everything in one domain; HUGE_VALF when it cannot be or takes @limit or more. */
+static float whole_in(const struct ndpi_table *t, uint32_t domain, float limit)
 {
-	ndpi_wide sum;
+	ndpi_wide load;
 
+	memcpy(load, t->shared, t->width * sizeof(float));
 	for (uint32_t i = 0; i < t->nr; i++) {
-		if (!(t->can[i] & 1u << domain))
+		if (!(t->can[i] & 1u << domain) || load[ROW_PCIE] >= limit ||
+		    load[ROW_CPU] >= limit)
 			return HUGE_VALF;
-		choice[i] = domain;
+		ndpi_add(t, load, i, domain, 1);
 	}
-	return ndpi_sum(t, choice, sum);
+	return ndpi_largest(load, t->width);
 }
 
 /* @choice becomes one domain for all when that is shorter than @makespan; returns the shorter. */
-static float one_domain(const struct ndpi_table *t, uint8_t *choice, uint8_t *other,
-			float makespan)
+static float one_domain(const struct ndpi_table *t, uint8_t *choice, float makespan)
 {
 	for (uint32_t domain = 0; domain < NDP_DOMAINS; domain++) {
-		const float alone = whole_in(t, other, domain);
+		const float alone = whole_in(t, domain, makespan);
 
 		if (alone < makespan) {
 			makespan = alone;
-			memcpy(choice, other, t->nr);
+			memset(choice, domain, t->nr);
 		}
 	}
 	return makespan;
@@ -85,8 +86,7 @@ static float one_domain(const struct ndpi_table *t, uint8_t *choice, uint8_t *ot
  * Refinement is a local search, so that a domain alone can be better; then the
  * search starts again from there.
  */
-static float whole_experts(const struct ndpi_table *t, uint8_t *choice, uint8_t *other,
-			   struct ndpi_arena arena)
+static float whole_experts(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena arena)
 {
 	float makespan, alone;
 	ndpi_wide sum;
@@ -95,7 +95,7 @@ static float whole_experts(const struct ndpi_table *t, uint8_t *choice, uint8_t 
 	ndpi_drain(t, choice, arena);
 	ndpi_refine(t, choice);
 	makespan = ndpi_sum(t, choice, sum);
-	alone = one_domain(t, choice, other, makespan);
+	alone = one_domain(t, choice, makespan);
 	if (alone == makespan)
 		return makespan;
 	ndpi_refine(t, choice);
@@ -107,18 +107,18 @@ static float whole_experts(const struct ndpi_table *t, uint8_t *choice, uint8_t 
  * pieces far from the bound.  Returns how many cuts there are.
  */
 static uint32_t divided_experts(const struct ndpi_table *t, uint8_t *choice, uint8_t *other,
-				uint8_t *third, struct ndpi_cut *cuts, struct ndpi_arena arena)
+				struct ndpi_cut *cuts, struct ndpi_arena arena)
 {
 	float makespan, bound;
 	const uint32_t nr = ndpi_split(t, choice, cuts, &makespan, &bound, arena);
 
 	if (makespan > far_from_bound * bound) {
-		if (whole_experts(t, other, third, arena) > makespan)
+		if (whole_experts(t, other, arena) > makespan)
 			return nr;
 		memcpy(choice, other, t->nr);
 		return 0;
 	}
-	return one_domain(t, choice, other, makespan) < makespan ? 0 : nr;
+	return one_domain(t, choice, makespan) < makespan ? 0 : nr;
 }
 
 /* A cut whose blocks are all in one domain is a whole expert. */
@@ -187,7 +187,7 @@ int ndp_schedule(const struct ndp_layer *layer, enum ndp_policy policy, void *wo
 		&layer->host->cpu_plain : &layer->host->cpu;
 	struct ndpi_arena arena = { work };
 	struct ndpi_table table;
-	uint8_t *choice, *other, *third;
+	uint8_t *choice, *other;
 	struct ndpi_cut *cuts;
 	uint32_t nr_cuts = 0;
 	int r;
@@ -200,13 +200,12 @@ int ndp_schedule(const struct ndp_layer *layer, enum ndp_policy policy, void *wo
 		return r;
 	choice = ndpi_take(&arena, table.experts);
 	other = ndpi_take(&arena, table.experts);
-	third = ndpi_take(&arena, table.experts);
 	cuts = ndpi_take(&arena, table.experts * sizeof(*cuts));
 	plan->policy = policy;
 	if (policy == NDP_POLICY_SPLIT)
-		nr_cuts = divided_experts(&table, choice, other, third, cuts, arena);
+		nr_cuts = divided_experts(&table, choice, other, cuts, arena);
 	else if (policies[policy].refine)
-		whole_experts(&table, choice, other, arena);
+		whole_experts(&table, choice, arena);
 	else
 		ndpi_greedy(&table, choice);
 	write_plan(&table, choice, cuts, nr_cuts, plan);

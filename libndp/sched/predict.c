@@ -175,67 +175,126 @@ static inline always_inline struct groups groups_of(vec last, vec average, float
 	};
 }
 
-static inline always_inline void add_to_group(vec *sum, vec product, mask group)
+/* Some experts to learn from. */
+struct lesson {
+	uint32_t nr;		/* vectors */
+	const float *x[AVERAGES + 1];	/* the last: what came */
+	vec scaled[AVERAGES][LEARN_EXPERTS / LANES];
+	struct groups groups[LEARN_EXPERTS / LANES];
+};
+
+/* Of which two a term is the sum of products: x scaled, and x. */
+static const uint8_t factors[TERMS][2] = {
+	{ 0, 0 },
+	{ 1, 0 }, { 1, 1 },
+	{ 2, 0 }, { 2, 1 }, { 2, 2 },
+	{ 3, 0 }, { 3, 1 }, { 3, 2 }, { 3, 3 },
+	{ 4, 0 }, { 4, 1 }, { 4, 2 }, { 4, 3 }, { 4, 4 },
+	{ 0, 5 }, { 1, 5 }, { 2, 5 }, { 3, 5 }, { 4, 5 },
+};
+
+/* A term by groups; of an expert that is busier, risen or fallen in @all, too. */
+struct parts {
+	vec all, busy, risen, fallen;
+};
+
+static inline always_inline void add(struct parts *sum, vec product, const struct groups *groups)
 {
-	*sum += (vec)((mask)product & group);
+	sum->all += product;
+	sum->busy += (vec)((mask)product & groups->busier);
+	sum->risen += (vec)((mask)product & groups->risen);
+	sum->fallen += (vec)((mask)product & groups->fallen);
+}
+
+/* Neighbours of both: first those of the lower halves, @a's before @b's. */
+static inline always_inline void add_pairs(vec a, vec b, vec *sum)
+{
+	*sum = __builtin_shuffle(a, b, (mask){ 0, 2, 8, 10, 4, 6, 12, 14 }) +
+	       __builtin_shuffle(a, b, (mask){ 1, 3, 9, 11, 5, 7, 13, 15 });
+}
+
+static inline always_inline void add_halves(vec a, vec b, vec *sum)
+{
+	*sum = __builtin_shuffle(a, b, (mask){ 0, 1, 2, 3, 8, 9, 10, 11 }) +
+	       __builtin_shuffle(a, b, (mask){ 4, 5, 6, 7, 12, 13, 14, 15 });
+}
+
+/* across() of eight vectors at a time: the groups of one term, then of another. */
+static inline always_inline void across_both(const struct parts *a, const struct parts *b,
+					     vec *sum)
+{
+	vec other, busy, risen, fallen;
+
+	add_halves(a->all - a->busy - a->risen - a->fallen,
+		   b->all - b->busy - b->risen - b->fallen, &other);
+	add_halves(a->busy, b->busy, &busy);
+	add_halves(a->risen, b->risen, &risen);
+	add_halves(a->fallen, b->fallen, &fallen);
+	add_pairs(other, busy, &other);
+	add_pairs(risen, fallen, &risen);
+	add_pairs(other, risen, sum);
+}
+
+/* Two terms at a time: their sums stay in registers. */
+static inline always_inline void sum_up(const struct lesson *lesson, struct normal *sum)
+{
+	for (uint32_t t = 0; t < TERMS; t += 2) {
+		const vec *scaled_a = lesson->scaled[factors[t][0]];
+		const vec *scaled_b = lesson->scaled[factors[t + 1][0]];
+		const float *x_a = lesson->x[factors[t][1]], *x_b = lesson->x[factors[t + 1][1]];
+		struct parts a = { { 0 }, { 0 }, { 0 }, { 0 } }, b = a;
+		vec eight;
+
+		for (uint32_t v = 0; v < lesson->nr; v++) {
+			const vec *at_a = (const vec *)(x_a + v * LANES);
+			const vec *at_b = (const vec *)(x_b + v * LANES);
+
+			add(&a, scaled_a[v] * *at_a, &lesson->groups[v]);
+			add(&b, scaled_b[v] * *at_b, &lesson->groups[v]);
+		}
+		across_both(&a, &b, &eight);
+		sum->term[t] = (quad){ (double)eight[0], (double)eight[1], (double)eight[2],
+				       (double)eight[3] };
+		sum->term[t + 1] = (quad){ (double)eight[4], (double)eight[5], (double)eight[6],
+					   (double)eight[7] };
+	}
 }
 
 /* Sums the products of @count experts (whole vectors). */
 static inline always_inline void learn(struct normal *sum, const float *average, uint32_t stride,
 				       const float *came, uint32_t count, float noise)
 {
-	vec all[TERMS] = { { 0 } }, busy[TERMS] = { { 0 } };
-	vec risen[TERMS] = { { 0 } }, fallen[TERMS] = { { 0 } };
+	struct lesson lesson;
 
-	for (uint32_t e = 0; e < count; e += LANES) {
-		const vec y = *(const vec *)(came + e);
-		vec x[AVERAGES], weight, product;
-		struct groups groups;
-		uint32_t term = 0;
+	lesson.nr = count / LANES;
+	for (uint32_t a = 0; a < AVERAGES; a++)
+		lesson.x[a] = average + a * stride;
+	lesson.x[AVERAGES] = came;
+	for (uint32_t v = 0; v < lesson.nr; v++) {
+		vec x[AVERAGES], weight;
 
 		for (uint32_t a = 0; a < AVERAGES; a++)
-			x[a] = *(const vec *)(average + a * stride + e);
-		groups = groups_of(x[LAST], x[BUSY], noise);
+			x[a] = *(const vec *)(lesson.x[a] + v * LANES);
+		lesson.groups[v] = groups_of(x[LAST], x[BUSY], noise);
 		weight = 1.0f / (x[LONG] + least_share);
-		for (uint32_t a = 0; a < AVERAGES; a++) {
-			const vec scaled = x[a] * weight;
-
-			for (uint32_t b = 0; b <= a; b++, term++) {
-				product = scaled * x[b];
-				all[term] += product;
-				add_to_group(&busy[term], product, groups.busier);
-				add_to_group(&risen[term], product, groups.risen);
-				add_to_group(&fallen[term], product, groups.fallen);
-			}
-			product = scaled * y;
-			all[PRODUCTS + a] += product;
-			add_to_group(&busy[PRODUCTS + a], product, groups.busier);
-			add_to_group(&risen[PRODUCTS + a], product, groups.risen);
-			add_to_group(&fallen[PRODUCTS + a], product, groups.fallen);
-		}
+		for (uint32_t a = 0; a < AVERAGES; a++)
+			lesson.scaled[a][v] = x[a] * weight;
 	}
-	for (uint32_t t = 0; t < TERMS; t++) {
-		const vec other = all[t] - busy[t] - risen[t] - fallen[t];
-
-		sum->term[t] = (quad){ (double)across(other), (double)across(busy[t]),
-				       (double)across(risen[t]), (double)across(fallen[t]) };
-	}
+	sum_up(&lesson, sum);
 }
 
 /* Few experts rise or fall, at first none: until they do, they are as the others. */
-static inline always_inline void known(const struct normal *layer, const struct normal *model,
-				       uint32_t term, quad *sum)
+static inline always_inline void known(const quad *layer, const quad *model, quad *sum)
 {
 	double others;
 
-	*sum = layer->term[term] + model_weight * model->term[term];
+	*sum = *layer + model_weight * *model;
 	others = borrowed * ((*sum)[QUIET] + (*sum)[BUSIER]);
 	*sum += (quad){ 0, 0, others, others };
 }
 
-/* Weights of all groups: ridge regressions, solved by L D L^T. */
-static inline always_inline void solve(const struct normal *layer, const struct normal *model,
-				       float weight[GROUPS][AVERAGES])
+/* Weights of all groups from what is known: ridge regressions, solved by L D L^T. */
+static inline always_inline void solve(const quad sum[TERMS], float weight[GROUPS][AVERAGES])
 {
 	quad l[AVERAGES][AVERAGES], d[AVERAGES], y[AVERAGES], inverse[AVERAGES];
 	quad trace = { 0 }, extra, least;
@@ -243,8 +302,8 @@ static inline always_inline void solve(const struct normal *layer, const struct 
 
 	for (uint32_t a = 0; a < AVERAGES; a++) {
 		for (uint32_t b = 0; b <= a; b++, term++)
-			known(layer, model, term, &l[a][b]);
-		known(layer, model, PRODUCTS + a, &y[a]);
+			l[a][b] = sum[term];
+		y[a] = sum[PRODUCTS + a];
 		trace += l[a][a];
 	}
 	extra = ridge / AVERAGES * trace + 1e-12;
@@ -274,62 +333,96 @@ static inline always_inline void solve(const struct normal *layer, const struct 
 	}
 }
 
-/* Decays what was known, adds what is new, and finds the weights that follow. */
+/*
+ * Decays what was known, adds what is new, and finds the weights that follow.  The
+ * caller's memory is written and not read again: it may be aligned for half a vector.
+ */
 static inline always_inline void relearn(struct ndp_predictor *p, struct layer *layer,
 					 const struct normal *fresh)
 {
 	const double share = 1.0 / p->layers, decay = (double)p->decay;
+	quad sum[TERMS];
 
 	for (uint32_t t = 0; t < TERMS; t++) {
-		quad *own = &layer->learned.term[t], *model = &p->model.term[t];
+		const quad own = layer->learned.term[t] * layer_decay + fresh->term[t];
+		const quad model = p->model.term[t] * decay + fresh->term[t] * share;
 
-		*own = *own * layer_decay + fresh->term[t];
-		*model = *model * decay + fresh->term[t] * share;
+		layer->learned.term[t] = own;
+		p->model.term[t] = model;
+		known(&own, &model, &sum[t]);
 	}
-	solve(&layer->learned, &p->model, layer->weight);
+	solve(sum, layer->weight);
 }
 
-/* The averages with what came, and the shares that follow from the weights. */
+/* Weights of an average by group, ready to be taken apart. */
+struct table {
+	vec of_group;		/* in the order of the groups */
+	vec all[GROUPS];
+};
+
+/* What each of some experts multiplies an average with; @permutes: one instruction finds it. */
+static inline always_inline void weights_of(const struct table *t, const struct groups *groups,
+					    bool permutes, vec *weight)
+{
+	if (permutes)
+		*weight = __builtin_shuffle(t->of_group, (groups->busier & BUSIER) |
+							 (groups->risen & RISEN) |
+							 (groups->fallen & FALLEN));
+	else
+		*weight = (vec)(((mask)t->all[QUIET] &
+				 ~(groups->busier | groups->risen | groups->fallen)) |
+				((mask)t->all[BUSIER] & groups->busier) |
+				((mask)t->all[RISEN] & groups->risen) |
+				((mask)t->all[FALLEN] & groups->fallen));
+}
+
+/* The averages with what came, and the shares that follow from the weights; @came is lost. */
 static inline always_inline void forecast(const struct ndp_predictor *p,
 					  const struct layer *layer, float *average,
-					  const float *came, float *share)
+					  float *came, float *share, bool permutes)
 {
 	const uint32_t steps = layer->steps < LONG_STEPS ? layer->steps : LONG_STEPS;
-	const float long_rate = 1.0f / (float)steps;
+	const float long_rate = 1.0f / (float)steps, noise = layer->noise;
+	const uint32_t stride = p->stride;
 	const vec zero = { 0 };
-	float rate[AVERAGES], total;
-	vec sums = { 0 };
+	struct table table[AVERAGES];
+	vec rate[AVERAGES], sums = { 0 };
+	float total;
 
-	for (uint32_t a = 0; a < AVERAGES; a++)
-		rate[a] = rates[a] > long_rate ? rates[a] : long_rate;
-	for (uint32_t e = 0; e < p->stride; e += LANES) {
+	for (uint32_t a = 0; a < AVERAGES; a++) {
+		rate[a] = zero + (rates[a] > long_rate ? rates[a] : long_rate);
+		table[a].of_group = (vec){ layer->weight[QUIET][a], layer->weight[BUSIER][a],
+					   layer->weight[RISEN][a], layer->weight[FALLEN][a] };
+		for (uint32_t g = 0; g < GROUPS; g++)
+			table[a].all[g] = zero + layer->weight[g][a];
+	}
+	for (uint32_t e = 0; e < stride; e += LANES) {
 		const vec now = *(const vec *)(came + e);
-		vec group[GROUPS] = { zero }, x[AVERAGES], sum;
+		vec x[AVERAGES], weight, sum;
 		struct groups groups;
 
 		for (uint32_t a = 0; a < AVERAGES; a++) {
-			vec *at = (vec *)(average + a * p->stride + e);
+			vec *at = (vec *)(average + a * stride + e);
 
 			x[a] = *at + rate[a] * (now - *at);
 			*at = x[a];
-			for (uint32_t g = 0; g < GROUPS; g++)
-				group[g] += layer->weight[g][a] * x[a];
 		}
-		groups = groups_of(x[LAST], x[BUSY], layer->noise);
-		sum = (vec)(((mask)group[BUSIER] & groups.busier) |
-			    ((mask)group[RISEN] & groups.risen) |
-			    ((mask)group[FALLEN] & groups.fallen) |
-			    ((mask)group[QUIET] &
-			     ~(groups.busier | groups.risen | groups.fallen)));
+		groups = groups_of(x[LAST], x[BUSY], noise);
+		weights_of(&table[0], &groups, permutes, &weight);
+		sum = weight * x[0];
+		for (uint32_t a = 1; a < AVERAGES; a++) {
+			weights_of(&table[a], &groups, permutes, &weight);
+			sum += weight * x[a];
+		}
 		sum += 1.0f;
 		sum = (vec)((mask)sum & (sum > zero));
-		*(vec *)(share + e) = sum;
+		*(vec *)(came + e) = sum;
 		sums += sum;
 	}
 	/* Lanes beyond the last expert hold the mean, which is 1 here. */
-	total = across(sums) - (float)(p->stride - p->experts);
-	for (uint32_t e = 0; e < p->stride; e += LANES)
-		*(vec *)(share + e) *= 1.0f / total;
+	total = across(sums) - (float)(stride - p->experts);
+	for (uint32_t e = 0; e < stride; e += LANES)
+		*(vec *)(share + e) = *(const vec *)(came + e) * (1.0f / total);
 }
 
 /* @tokens as shares in units of the mean, less one; false: there are none. */
@@ -367,7 +460,7 @@ static inline always_inline bool shares_of(const uint32_t *tokens, uint32_t expe
 }
 
 static inline always_inline void update(struct ndp_predictor *p, uint32_t layer,
-					const uint32_t *tokens)
+					const uint32_t *tokens, bool permutes)
 {
 	struct layer *own = &p->layer[layer];
 	float *average = averages(p, layer);
@@ -396,7 +489,7 @@ static inline always_inline void update(struct ndp_predictor *p, uint32_t layer,
 		own->steps++;
 	own->noise = noise;
 	relearn(p, own, &fresh);
-	forecast(p, own, average, came, shares(p, layer));
+	forecast(p, own, average, came, shares(p, layer), permutes);
 }
 
 /* Wider vectors of the same operations in the same order: the same bits. */
@@ -404,7 +497,7 @@ static inline always_inline void update(struct ndp_predictor *p, uint32_t layer,
 static void __attribute__((target("avx2"))) update_avx2(struct ndp_predictor *p, uint32_t layer,
 							const uint32_t *tokens)
 {
-	update(p, layer, tokens);
+	update(p, layer, tokens, true);
 }
 #endif
 
@@ -416,7 +509,7 @@ void ndp_predict_update(struct ndp_predictor *p, uint32_t layer, const uint32_t 
 		return;
 	}
 #endif
-	update(p, layer, tokens);
+	update(p, layer, tokens, false);
 }
 
 void ndp_ema_update(float *ema, uint32_t experts, float alpha, const uint32_t *tokens)

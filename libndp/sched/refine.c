@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * refine.c - whole experts: greedy starts and TriMoE's bottleneck refinement.
+ * refine.c - whole experts: starts and TriMoE's bottleneck refinement.
  *
  * Refinement (the paper's second phase): take the most loaded resource and the
  * experts that load it most; move one to another domain, or, when no move helps,
@@ -70,12 +70,7 @@ static float raised(const struct ndpi_table *t, const float *load, const float *
 	return most;
 }
 
-/* ---- the costliest first ------------------------------------------------------------ */
-
-size_t ndpi_list_greedy_bytes(uint32_t experts)
-{
-	return 2 * (size_t)experts * sizeof(uint64_t) + 32;
-}
+/* ---- sorting ----------------------------------------------------------------------- */
 
 static void sort_run(uint64_t *keys, uint32_t n)
 {
@@ -115,46 +110,82 @@ void ndpi_sort(uint64_t *keys, uint64_t *other, uint32_t n)
 		memcpy(keys, from, n * sizeof(*keys));
 }
 
-void ndpi_list_greedy(const struct ndpi_table *t, uint8_t *choice, struct ndpi_arena arena)
+/* ---- evenly -------------------------------------------------------------------------- */
+
+/*
+ * For each domain that expert @i may go to, the sum of the powers of the loads that it
+ * would change, which are in units. It has left them.
+ */
+static inline ndpi_vec uneven(const struct ndpi_table *t, const float *load, uint32_t i, float unit,
+			      int squarings)
 {
-	static const float nothing[ROW_MAX] __attribute__((aligned(16)));
-	uint64_t *keys = ndpi_take(&arena, t->nr * sizeof(*keys));
-	uint64_t *other = ndpi_take(&arena, t->nr * sizeof(*other));
+	const float *v = ndpi_values(t, i, 0);
+	const uint32_t stride = t->stride;
+	ndpi_vec sum[NDP_DOMAINS] = { { 0 } };
+
+	if (t->sparse) {
+		const ndpi_vec l = { load[ROW_GPU], load[ROW_PCIE], load[ROW_CPU],
+				     load[t->channel_row[i]] };
+		ndpi_vec dimm = { v[SPARSE_DIMM], v[SPARSE_STRIDE + SPARSE_DIMM],
+				  v[2 * SPARSE_STRIDE + SPARSE_DIMM] };
+
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			sum[o] = (l + *(const ndpi_vec *)(v + o * SPARSE_STRIDE)) * unit;
+		dimm = (dimm + load[t->dimm_row[i]]) * unit;
+		for (int n = 0; n < squarings; n++) {
+			for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+				sum[o] *= sum[o];
+			dimm *= dimm;
+		}
+		return ndpi_sums(sum[0], sum[1], sum[2]) + dimm;
+	}
+	for (uint32_t k = 0; k < t->width; k += 4)
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
+			ndpi_vec x = (*(const ndpi_vec *)(load + k) +
+				      *(const ndpi_vec *)(v + o * stride + k)) * unit;
+
+			for (int n = 0; n < squarings; n++)
+				x *= x;
+			sum[o] += x;
+		}
+	return ndpi_sums(sum[0], sum[1], sum[2]);
+}
+
+static inline void even_out(const struct ndpi_table *t, uint8_t *choice, float *load, float unit,
+			    int squarings, bool again)
+{
+	for (uint32_t i = 0; i < t->nr; i++) {
+		uint32_t to = NDP_DOMAINS;
+		ndpi_vec sum;
+
+		if (again)
+			ndpi_add(t, load, i, choice[i], -1);
+		sum = uneven(t, load, i, unit, squarings);
+		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
+			if (t->can[i] & 1u << o && (to == NDP_DOMAINS || sum[o] < sum[to]))
+				to = o;
+		choice[i] = to;
+		ndpi_add(t, load, i, to, 1);
+	}
+}
+
+/*
+ * Twice through all experts, each to where the sum of the powers of the loads becomes
+ * least. While the loads grow a low power, to which work counts as well; then a higher
+ * one, nearer to the largest load, which is 64 units so that the powers of light loads
+ * are not denormal.
+ */
+void ndpi_even_start(const struct ndpi_table *t, uint8_t *choice)
+{
+	float longest = 1;
 	ndpi_wide load;
 
-	for (uint32_t i = 0; i < t->nr; i++) {
-		const float *cost = t->longest + (size_t)i * NDP_DOMAINS;
-		float most = 0;
-		uint32_t bits;
-
-		/* By what it costs where it costs most: that differs most between experts. */
-		for (uint32_t o = 0; o < NDP_DOMAINS; o++)
-			if (cost[o] < HUGE_VALF && cost[o] > most)
-				most = cost[o];
-		memcpy(&bits, &most, sizeof(bits));
-		keys[i] = (uint64_t)(UINT32_MAX - bits) << 32 | i;
-	}
-	ndpi_sort(keys, other, t->nr);
+	for (uint32_t k = 0; k < t->nr * NDP_DOMAINS; k++)
+		if (t->longest[k] < HUGE_VALF && t->longest[k] > longest)
+			longest = t->longest[k];
 	memcpy(load, t->shared, t->width * sizeof(float));
-	for (uint32_t k = 0; k < t->nr; k++) {
-		const uint32_t i = (uint32_t)keys[k];
-		const float *cost = t->longest + (size_t)i * NDP_DOMAINS;
-		float least = HUGE_VALF, least_cost = HUGE_VALF;
-
-		for (uint32_t o = 0; o < NDP_DOMAINS; o++) {
-			float after;
-
-			if (!(t->can[i] & 1u << o))
-				continue;
-			after = raised(t, load, nothing, ndpi_values(t, i, o), i);
-			if (after < least || (after == least && cost[o] < least_cost)) {
-				least = after;
-				least_cost = cost[o];
-				choice[i] = o;
-			}
-		}
-		ndpi_add(t, load, i, choice[i], 1);
-	}
+	even_out(t, choice, load, 1 / longest, 2, false);
+	even_out(t, choice, load, 64 / ndpi_largest(load, t->width), 4, true);
 }
 
 /* ---- draining ---------------------------------------------------------------------------- */
@@ -357,10 +388,12 @@ static void try_partners(const struct search *s, struct step *best, uint32_t i, 
 
 			if (!may_go(s, j, q, best->fullest))
 				continue;
-			value = larger(raised(t, after, from, ndpi_values(t, j, q), j), left);
-			value = larger(value, after[s->bottleneck] -
+			value = larger(left, after[s->bottleneck] -
 				       ndpi_entry(t, j, s->choice[j], s->bottleneck) +
 				       ndpi_entry(t, j, q, s->bottleneck));
+			if (value > best->fullest + best->fullest * 1e-6f)
+				continue;
+			value = larger(raised(t, after, from, ndpi_values(t, j, q), j), value);
 			consider(best, value, cost + t->longest[j * NDP_DOMAINS + q], pair, to, 2);
 		}
 	}

@@ -35,7 +35,7 @@ struct cutter {
 
 size_t ndpi_split_bytes(uint32_t experts)
 {
-	return ndpi_fluid_bytes(experts) + ndpi_list_greedy_bytes(experts) +
+	return ndpi_fluid_bytes(experts) + 2 * (size_t)experts * sizeof(uint64_t) + 32 +
 	       sizeof(struct ndpi_fluid) + 64;
 }
 
@@ -456,8 +456,8 @@ uint32_t ndpi_split(const struct ndpi_table *t, uint8_t *choice, struct ndpi_cut
 	struct cutter c = { .t = t, .cuts = cuts };
 	ndpi_wide sum;
 
-	ndpi_list_greedy(t, choice, arena);
-	ndpi_fluid_solve(t, choice, 6e-3f, f, arena);
+	ndpi_even_start(t, choice);
+	ndpi_fluid_solve(t, choice, 2e-3f, f, arena);
 	*bound_ns = f->bound;
 	c.bound = f->bound;
 	c.unit = 1 / f->makespan;

@@ -134,21 +134,28 @@ static float cpu_time(const struct ndpi_rules *r, uint32_t tokens, float blocks,
 static void gpu_row(const struct ndpi_rules *r, uint32_t e, const struct home *h, float *row,
 		    uint32_t width)
 {
+	ndpi_vec first = { 0 };
+
 	if (resident(r, e)) {
-		memset(row, 0, width * sizeof(float));
+		memset(row + 4, 0, (width - 4) * sizeof(float));
 	} else {
-		scale(row, h->reads, r->block_read_ns, width);
-		row[ROW_PCIE] = pcie_time(r, h->total, h->slowest);
-		row[ROW_CPU] = h->total * r->block_staging_ns;
+		scale(row + 4, h->reads + 4, r->block_read_ns, width - 4);
+		first = *(const ndpi_vec *)h->reads * (float)r->block_read_ns;
+		first[ROW_PCIE] = pcie_time(r, h->total, h->slowest);
+		first[ROW_CPU] = h->total * r->block_staging_ns;
 	}
-	row[ROW_GPU] = gpu_time(r, r->layer->tokens[e], h->total);
+	first[ROW_GPU] = gpu_time(r, r->layer->tokens[e], h->total);
+	*(ndpi_vec *)row = first;
 }
 
 static void cpu_row(const struct ndpi_rules *r, uint32_t e, const struct home *h, float *row,
 		    uint32_t width)
 {
-	scale(row, h->reads, r->block_read_ns, width);
-	row[ROW_CPU] = cpu_time(r, r->layer->tokens[e], h->total, h->slowest);
+	ndpi_vec first = *(const ndpi_vec *)h->reads * (float)r->block_read_ns;
+
+	first[ROW_CPU] = cpu_time(r, r->layer->tokens[e], h->total, h->slowest);
+	*(ndpi_vec *)row = first;
+	scale(row + 4, h->reads + 4, r->block_read_ns, width - 4);
 }
 
 static void ndp_row(const struct ndpi_rules *r, uint32_t e, const struct home *h, float *row,
@@ -246,6 +253,14 @@ void ndpi_add_part_row(const struct ndpi_table *t, uint32_t i, enum ndp_domain d
 
 /* ---- the table ---------------------------------------------------------------------- */
 
+static bool none_of_four(const uint16_t *counts)
+{
+	uint64_t four;
+
+	memcpy(&four, counts, sizeof(four));
+	return !four;
+}
+
 /* Experts with tokens, and how they lie. */
 static void list_experts(struct ndpi_table *t, bool *alike)
 {
@@ -267,6 +282,8 @@ static void list_experts(struct ndpi_table *t, bool *alike)
 		else if (*alike && memcmp(first, blocks, dimms * sizeof(*blocks)))
 			*alike = false;
 		if (t->sparse) {
+			while (d + 4 <= dimms && none_of_four(blocks + d))
+				d += 4;
 			while (!blocks[d])
 				d++;
 			t->sparse = blocks[d] == t->rules.nr_blocks;
@@ -392,6 +409,8 @@ static void fill_local(struct ndpi_table *t, uint32_t i, const struct local *l)
 
 	longest[0] = longest[1] = longest[2] = HUGE_VALF;
 	t->can[i] = 0;
+	if (!(l->gpu && l->miss && l->cpu && l->ndp))
+		memset(ndpi_values(t, i, 0), 0, NDP_DOMAINS * SPARSE_STRIDE * sizeof(float));
 	if (resident(r, e) ? l->gpu : l->miss) {
 		const float gpu = (float)r->layer->host->gpu.overhead_ns +
 				  larger(ndpi_gpu_ns(r, tokens), l->gpu_memory);
@@ -422,8 +441,10 @@ static void fill_expert(struct ndpi_table *t, uint32_t i, uint32_t domains, cons
 		float *v = ndpi_values(t, i, domain);
 
 		t->longest[i * NDP_DOMAINS + domain] = HUGE_VALF;
-		if (!(domains & 1u << domain) || !ndpi_can(&t->rules, e, domain))
+		if (!(domains & 1u << domain) || !ndpi_can(&t->rules, e, domain)) {
+			memset(v, 0, t->stride * sizeof(float));
 			continue;
+		}
 		t->can[i] |= 1u << domain;
 		fill_row(&t->rules, e, domain, home, v, t->width);
 		t->longest[i * NDP_DOMAINS + domain] = ndpi_largest(v, t->stride);

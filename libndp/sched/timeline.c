@@ -532,6 +532,16 @@ static void finish_copy(struct play *p, uint32_t k)
 		 c->to_gpu ? 0 : c->to, true);
 }
 
+/* @step, or less: until what is left has gone at @speed, which mostly is 0 or 1. */
+static inline double sooner(double step, double left_ns, double speed)
+{
+	if (!(speed > 0))
+		return step;
+	if (speed != 1)
+		left_ns /= speed;
+	return left_ns < step ? left_ns : step;
+}
+
 /* To the next end of anything; false when nothing moves any more. */
 static bool advance(struct play *p)
 {
@@ -545,12 +555,10 @@ static bool advance(struct play *p)
 	for (uint32_t i = 0; i < p->nr_used; i++) {
 		const struct server *s = &p->server[p->used[i]];
 
-		if (s->speed > 0)
-			step = fmin(step, s->left_ns / s->speed);
+		step = sooner(step, s->left_ns, s->speed);
 	}
 	for (uint32_t k = 0; k < p->nr_copies; k++)
-		if (p->copy[k].speed > 0)
-			step = fmin(step, p->copy[k].left_ns / p->copy[k].speed);
+		step = sooner(step, p->copy[k].left_ns, p->copy[k].speed);
 	if (isinf(step))
 		return false;
 	p->now_ns += step;

@@ -68,15 +68,25 @@ void draw_set(struct draw *d, const double *weights)
 	}
 }
 
+/*
+ * Without branches, which could not be predicted; two draws in a row often get the same
+ * expert, so they count apart.
+ */
 void draw_many(const struct draw *d, uint64_t *state, uint64_t draws, uint32_t *counts)
 {
+	const uint32_t n = d->n, *cut = d->cut, *alias = d->alias;
+	uint32_t even[n];
 	uint64_t s = *state;
 
+	memset(even, 0, sizeof(even));
 	for (uint64_t k = 0; k < draws; k++) {
 		const uint64_t r = random_u64(&s);
-		const uint32_t i = ((r >> 32) * d->n) >> 32;
+		const uint32_t i = ((r >> 32) * n) >> 32;
+		const uint32_t other = -(uint32_t)((uint32_t)r >= cut[i]);
 
-		counts[(uint32_t)r < d->cut[i] ? i : d->alias[i]]++;
+		(k & 1 ? counts : even)[i ^ ((i ^ alias[i]) & other)]++;
 	}
+	for (uint32_t i = 0; i < n; i++)
+		counts[i] += even[i];
 	*state = s;
 }
