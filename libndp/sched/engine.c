@@ -113,7 +113,7 @@ size_t ndp_place_bytes(uint32_t layers, uint32_t experts, uint32_t nr_dimms)
 		return 0;
 	return 64 + aligned(sizeof(struct ndp_placer)) +
 	       2 * aligned(cells * nr_dimms * sizeof(uint16_t)) + 4 * aligned(cells) +
-	       aligned(cells * sizeof(double)) + 2 * aligned(cells * sizeof(float)) +
+	       2 * aligned(cells * sizeof(double)) + 2 * aligned(cells * sizeof(float)) +
 	       aligned(layers * sizeof(struct place_pause)) + aligned(layers * sizeof(float)) +
 	       (2 + PLACE_STEPS) * aligned(experts * sizeof(uint32_t)) +
 	       aligned((size_t)experts * nr_dimms * sizeof(uint16_t)) +
@@ -228,6 +228,7 @@ int ndp_place_init(void *mem, const struct ndp_host *host, const struct ndp_shap
 	p->busy = take(&at, cells);
 	p->moved = take(&at, cells);
 	p->free_ns = take(&at, cells * sizeof(double));
+	p->move_free_ns = take(&at, cells * sizeof(double));
 	p->seen = take(&at, cells * sizeof(float));
 	p->worth = take(&at, cells * sizeof(float));
 	p->pause = take(&at, layers * sizeof(*p->pause));
@@ -347,17 +348,19 @@ double ndpi_place_copy_ns(struct ndp_placer *p, uint32_t layer, const struct pro
 {
 	double copy_ns;
 
-	if (!place_rested(p, layer, proposal->expert) ||
-	    !(p->options.kinds >> proposal->kind & 1))
+	if (!(p->options.kinds >> proposal->kind & 1))
 		return HUGE_VAL;
 	if (proposal->kind == NDP_PLACE_PREFETCH) {
 		const uint64_t freed = proposal->has_victim ? p->shape.expert_bytes : 0;
 
-		if (p->options.pcie_share <= 0 || p->host.pcie_gbps <= 0 ||
+		if (!place_rested(p, layer, proposal->expert) ||
+		    p->options.pcie_share <= 0 || p->host.pcie_gbps <= 0 ||
 		    p->gpu_bytes - freed + p->shape.expert_bytes > p->options.gpu_bytes)
 			return HUGE_VAL;
 		copy_ns = prefetch_ns(p, layer, proposal->expert);
 	} else {
+		if (!place_may_move(p, layer, proposal->expert))
+			return HUGE_VAL;
 		copy_ns = move_ns(p, layer, proposal);
 	}
 	if (isfinite(copy_ns) &&
@@ -548,9 +551,9 @@ int ndp_place_done(struct ndp_placer *p, uint32_t id, double now_ns, int result)
 	p->failed += result < 0;
 	p->busy[cell] = 0;
 	p->free_ns[cell] = p->now_ns + p->options.stay_ns;
-	/* Who goes back and forth between DIMMs rests longer each time. */
+	/* Who goes back and forth between DIMMs stays longer each time, but may get hot. */
 	if (flight->action.kind != NDP_PLACE_PREFETCH && result >= 0) {
-		p->free_ns[cell] = p->now_ns + p->options.stay_ns * (1u << p->moved[cell]);
+		p->move_free_ns[cell] = p->now_ns + p->options.stay_ns * (1u << p->moved[cell]);
 		p->moved[cell] += p->moved[cell] < MOST_DOUBLINGS;
 	}
 	flight->used = false;
@@ -688,6 +691,7 @@ int ndp_place_order(struct ndp_placer *p, uint32_t layer, uint32_t expert, const
 			NDP_PLACE_REBALANCE : NDP_PLACE_RELAYOUT;
 	/* Who orders it does not ask whether it is time. */
 	p->free_ns[place_cell(p, layer, expert)] = p->now_ns;
+	p->move_free_ns[place_cell(p, layer, expert)] = p->now_ns;
 	p->options.queue_ns = HUGE_VAL;
 	p->options.kinds = UINT32_MAX;
 	ndpi_place_start(p, layer, &proposal, 0, ndpi_place_copy_ns(p, layer, &proposal), action);

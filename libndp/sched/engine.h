@@ -73,6 +73,7 @@ struct ndp_placer {
 	float *expected_ns;	/* [layers]: makespan with what was last expected; 0: not known */
 	struct place_pause *pause;	/* [layers] */
 	double *free_ns;	/* [layers][experts]: from when on it may be moved again */
+	double *move_free_ns;	/* and from DIMM to DIMM */
 	uint32_t *tokens;	/* [experts]: the expected ones, rounded */
 	uint32_t *step;	/* [PLACE_STEPS][experts]: those, and steps that vary around them */
 	uint16_t *saved;	/* [experts][nr_dimms] */
@@ -122,6 +123,12 @@ static inline bool place_rested(const struct ndp_placer *p, uint32_t layer, uint
 	const size_t cell = place_cell(p, layer, expert);
 
 	return !p->busy[cell] && p->free_ns[cell] <= p->now_ns;
+}
+
+static inline bool place_may_move(const struct ndp_placer *p, uint32_t layer, uint32_t expert)
+{
+	return place_rested(p, layer, expert) &&
+	       p->move_free_ns[place_cell(p, layer, expert)] <= p->now_ns;
 }
 
 /* How long the copies of a proposal take; HUGE_VAL: something forbids it now. */

@@ -267,7 +267,8 @@ static void propose(struct ndp_placer *p, uint32_t layer, const struct victims *
 			propose_prefetch(p, layer, e,
 					 p->value[e] - ndpi_place_gpu_value(p, e, NULL), victims,
 					 all);
-		if (propose_move(p, layer, rules, e, p->value[e], &move))
+		if (place_may_move(p, layer, e) &&
+		    propose_move(p, layer, rules, e, p->value[e], &move))
 			keep(all, &move, benefit_ns(p, &move));
 	}
 }
@@ -541,7 +542,8 @@ static uint32_t attempt(struct ndp_placer *p, uint32_t layer, const struct propo
 	}
 	/* Others get their turn. A prefetch is asked again: its expert is the busiest. */
 	if (!count && batch->kind != NDP_PLACE_PREFETCH)
-		p->free_ns[place_cell(p, layer, batch->expert)] = p->now_ns + p->options.stay_ns;
+		p->move_free_ns[place_cell(p, layer, batch->expert)] =
+			p->now_ns + p->options.stay_ns;
 	return 0;
 }
 

@@ -382,6 +382,36 @@ static void an_expert_that_moved_stays(void **state)
 	end(w);
 }
 
+/* Moves between DIMMs, after which an expert stays longer each time, keep no hot one from the GPU. */
+static void an_expert_that_moved_often_may_get_hot(void **state)
+{
+	struct world *w = new_world(8, 2);
+	uint16_t row[2];
+	struct ndp_place_action action;
+	double now_ns = 0;
+
+	(void)state;
+	w->host.cpu.gflops = 1000;
+	w->options.gpu_bytes = w->shape.expert_bytes;
+	w->options.stay_ns = 1e9;
+	assert_int_equal(start(w, NULL), 0);
+	for (int i = 0; i < 8; i++) {
+		row[1 - i % 2] = 0;
+		row[i % 2] = 48;
+		assert_int_equal(ndp_place_order(w->placer, 0, 5, row, now_ns, &action), 0);
+		now_ns = action.end_ns + 1e8;
+		assert_int_equal(ndp_place_done(w->placer, action.id, now_ns, 0), 0);
+	}
+	for (uint32_t e = 0; e < 8; e++)
+		w->tokens[e] = e == 5 ? 500 : 1;
+	decide(w, now_ns + 0.5e9);
+	assert_false(ndp_place_on_gpu(w->placer, 0)[5]);
+	for (int i = 0; i < 4; i++)
+		decide(w, now_ns + 1.1e9 + i * 1e8);
+	assert_true(ndp_place_on_gpu(w->placer, 0)[5]);
+	end(w);
+}
+
 static void what_fails_leaves_all_as_it_was(void **state)
 {
 	struct world *w = new_world(16, 4);
@@ -760,6 +790,7 @@ int main(void)
 		cmocka_unit_test(placements_improve_and_settle),
 		cmocka_unit_test(what_a_host_lacks_is_not_used),
 		cmocka_unit_test(an_expert_that_moved_stays),
+		cmocka_unit_test(an_expert_that_moved_often_may_get_hot),
 		cmocka_unit_test(what_fails_leaves_all_as_it_was),
 		cmocka_unit_test(bad_options_are_refused),
 		cmocka_unit_test(limits_hold_whatever_happens),
