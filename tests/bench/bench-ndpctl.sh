@@ -43,8 +43,9 @@ missed = False
 def bar(name, value, limit, unit, how):
     global missed
     missed |= not value < limit
-    print(f"bar P.4 {name}: {value:.3g} {unit} (bar: under {limit} {unit}) {how}: "
-          f"{'met' if value < limit else 'missed'}")
+    print(f"# {name}: {how}")
+    print(f"bar P.4 {name} value={value:.3g}{unit} goal=<{limit}{unit} "
+          f"{'pass' if value < limit else 'fail'}")
 
 def milliseconds(*arguments):
     begin = time.monotonic()
@@ -55,7 +56,7 @@ def milliseconds(*arguments):
 for arguments in (["list"], ["list", "--clients", "--socket", socket]):
     milliseconds(*arguments)
     times = sorted(milliseconds(*arguments) for _ in range(51))
-    bar("ndpctl " + " ".join(arguments[:2]), statistics.median(times), 50, "ms",
+    bar("-".join(["ndpctl"] + [a.strip("-") for a in arguments[:2]]), statistics.median(times), 50, "ms",
         f"median of {len(times)}, the longest took {times[-1]:.3g} ms, wall")
 
 pid, fd = pty.fork()
@@ -78,7 +79,7 @@ while True:
 _, status, usage = os.wait4(pid, 0)
 if os.waitstatus_to_exitcode(status) != 130 or b"ndpd_app" not in out:
     sys.exit("bar P.4 not measured: ndpctl top did not show what it should")
-bar("ndpctl top", 100 * (usage.ru_utime + usage.ru_stime) / wall, 1, "%",
+bar("ndpctl-top", 100 * (usage.ru_utime + usage.ru_stime) / wall, 1, "%",
     f"of a core, over {wall:.0f} s at one refresh a second")
 sys.exit(missed)
 EOF
