@@ -271,21 +271,13 @@ static void add_commands(const struct ndpi_rules *r, uint32_t tokens, const uint
 	}
 }
 
-static uint64_t four(const uint16_t *counts)
-{
-	uint64_t value;
-
-	memcpy(&value, counts, sizeof(value));
-	return value;
-}
-
 static bool all_alike(const uint16_t *counts, uint32_t dimms)
 {
 	const uint64_t alike = counts[0] * 0x0001000100010001ull;
 	uint32_t d = 0;
 
 	for (; d + 4 <= dimms; d += 4)
-		if (four(counts + d) != alike)
+		if (ndpi_four(counts + d) != alike)
 			return false;
 	for (; d < dimms; d++)
 		if (counts[d] != counts[0])
@@ -304,7 +296,7 @@ static struct lie how_they_lie(const struct ndp_host *host, const uint16_t *coun
 			.dimms = dimms, .channels = host->nr_channels,
 		};
 	/* Most other experts are in one DIMM: four at a time are none. */
-	while (first + 4 <= dimms && !four(counts + first))
+	while (first + 4 <= dimms && !ndpi_four(counts + first))
 		first += 4;
 	while (first < dimms && !counts[first])
 		first++;
@@ -313,7 +305,7 @@ static struct lie how_they_lie(const struct ndp_host *host, const uint16_t *coun
 	sum = counts[first];
 	for (uint32_t d = first + 1; d < dimms; d++) {
 		sum += counts[d];
-		while (!counts[d] && d + 5 <= dimms && !four(counts + d + 1))
+		while (!counts[d] && d + 5 <= dimms && !ndpi_four(counts + d + 1))
 			d += 4;
 	}
 	return (struct lie){ .blocks = sum, .first = first, .local = counts[first] == sum };

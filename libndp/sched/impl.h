@@ -15,6 +15,7 @@
 
 #include <ndp/sched.h>
 #include <stdbool.h>
+#include <string.h>
 
 enum {
 	ROW_GPU,
@@ -58,6 +59,15 @@ static inline ndpi_vec ndpi_sums(ndpi_vec a, ndpi_vec b, ndpi_vec c)
 	const ndpi_vec cc = __builtin_shuffle(c, c, even) + __builtin_shuffle(c, c, odd);
 
 	return __builtin_shuffle(ab, cc, low) + __builtin_shuffle(ab, cc, high);
+}
+
+/* Four counts at a time: none of them, or all alike? */
+static inline uint64_t ndpi_four(const uint16_t *counts)
+{
+	uint64_t value;
+
+	memcpy(&value, counts, sizeof(value));
+	return value;
 }
 
 static inline uint32_t ndpi_pad4(uint32_t n)

@@ -253,14 +253,6 @@ void ndpi_add_part_row(const struct ndpi_table *t, uint32_t i, enum ndp_domain d
 
 /* ---- the table ---------------------------------------------------------------------- */
 
-static bool none_of_four(const uint16_t *counts)
-{
-	uint64_t four;
-
-	memcpy(&four, counts, sizeof(four));
-	return !four;
-}
-
 /* Experts with tokens, and how they lie. */
 static void list_experts(struct ndpi_table *t, bool *alike)
 {
@@ -282,7 +274,7 @@ static void list_experts(struct ndpi_table *t, bool *alike)
 		else if (*alike && memcmp(first, blocks, dimms * sizeof(*blocks)))
 			*alike = false;
 		if (t->sparse) {
-			while (d + 4 <= dimms && none_of_four(blocks + d))
+			while (d + 4 <= dimms && !ndpi_four(blocks + d))
 				d += 4;
 			while (!blocks[d])
 				d++;

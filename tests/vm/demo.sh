@@ -20,7 +20,7 @@ name=demo goal=90
 if [ ! -e "$cache/kernel/6.1/complete" ] ||
    [ ! -e "$(qemu-device/build.sh dir)/build/qemu-system-x86_64" ]; then
 	name=demo-cold goal=1200
-	step "nothing in the cache yet: building QEMU takes 2 to 15 minutes, once"
+	step "nothing in the cache yet: building QEMU takes minutes, once"
 fi
 
 step "packages"

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <ndp/cpu.h>
 #include <ndp/device.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -74,13 +73,10 @@ struct ndp {
 
 static const char *describe(void *r)
 {
-	static char text[80];
 	struct ndp_cpu_info info;
 
 	ndp_cpu_info(((struct ndp *)r)->cpu, &info);
-	snprintf(text, sizeof(text), "%s%s%s", ndp_isa_name(info.isa), info.library ? ", " : "",
-		 info.library ? info.library : "");
-	return text;
+	return ndp_isa_name(info.isa);
 }
 
 static void *open_ndp(const struct cpu_setup *s, const char **why)

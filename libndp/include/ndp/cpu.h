@@ -40,7 +40,6 @@ struct ndp_cpu_options {
 	uint32_t threads;	/* with the caller's; 0: one for each CPU the process may use */
 	bool pin;		/* workers stay on CPUs of their NUMA node */
 	enum ndp_isa isa;
-	bool own_kernels;	/* never a library's, whatever is faster */
 	bool deterministic;	/* same bits for a token whatever its batch; slower for many */
 };
 
@@ -57,7 +56,6 @@ struct ndp_cpu_info {
 	enum ndp_isa isa;
 	uint32_t threads;
 	uint32_t nodes;		/* NUMA nodes that they are on */
-	const char *library;	/* "libxsmm 1.17", NULL: own kernels only */
 };
 void ndp_cpu_info(const struct ndp_cpu *cpu, struct ndp_cpu_info *info);
 /* "scalar", "avx2", "avx512-bf16", "amx-bf16" */
